@@ -1,0 +1,1 @@
+"""Benchmarks of udfkit, run by asv (`make bench`, `make bench-full`)."""

@@ -1,0 +1,36 @@
+"""The two hot paths: sequences in, sequences out."""
+
+import udfkit
+from benchmarks import laws
+
+
+class Conversion:
+    """Lists of arrays to a padded Value, and a padded Value to a list of arrays."""
+
+    param_names = ("law", "batch_size", "sample_size")
+    params = (laws.LAWS, laws.BATCH_SIZES, laws.SAMPLE_SIZES)
+
+    def setup(self, law, batch_size, sample_size):
+        self.variable = udfkit.sequence.input_variable((sample_size,))
+        self.batch = laws.sequences(law, batch_size, sample_size)
+        # Compilation and the first touch of the input are no part of what is timed.
+        self.value = udfkit.sanitize_batch(self.variable, self.batch)
+        udfkit.variable_value_to_seq(self.value, self.variable)
+
+    def time_sanitize_batch(self, *_):
+        """Padded data and mask are asked for, so that nothing is left for a first use."""
+        value = udfkit.sanitize_batch(self.variable, self.batch)
+        return value.data, value.mask
+
+    def time_variable_value_to_seq(self, *_):
+        return udfkit.variable_value_to_seq(self.value, self.variable)
+
+    def peakmem_batch_alone(self, *_):
+        """The empty reference for the other two: what setup costs."""
+
+    def peakmem_sanitize_batch(self, *_):
+        value = udfkit.sanitize_batch(self.variable, self.batch)
+        return value.data, value.mask
+
+    def peakmem_variable_value_to_seq(self, *_):
+        return udfkit.variable_value_to_seq(self.value, self.variable)

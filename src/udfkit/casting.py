@@ -1,0 +1,139 @@
+"""Casts that never lose a value in silence."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import warnings
+import weakref
+
+import numpy as np
+
+from udfkit.errors import CastWarning
+from udfkit.variable import Variable, is_bfloat16
+
+__all__ = ["cast_exactly", "check_real", "warn_cast"]
+
+_warned: weakref.WeakKeyDictionary[Variable, set[np.dtype]] = weakref.WeakKeyDictionary()
+_warned_lock = threading.Lock()
+
+
+def check_real(dtype: np.dtype, where: str) -> None:
+    """Raise TypeError unless ``dtype`` is one that samples can be read from.
+
+    ``where`` names the array for the error text, for example ``'sequence 3'``.
+    """
+    if dtype.kind in "biuf" or is_bfloat16(dtype):
+        return
+    fix = {
+        "O": "pass a list with one numeric array a sequence",
+        "c": "pass real and imaginary parts as two samples",
+        "M": "convert dates to numbers first",
+        "m": "convert durations to numbers first",
+    }.get(dtype.kind, "convert it to numbers first")
+    raise TypeError(f"{where} has dtype {dtype}, expected a real number or bool: {fix}")
+
+
+def warn_cast(variable: Variable, dtype: np.dtype) -> None:
+    """Issue the one `CastWarning` for this variable and dtype, at the caller of udfkit."""
+    with _warned_lock:
+        seen = _warned.setdefault(variable, set())
+        if dtype in seen:
+            return
+        seen.add(dtype)
+    warnings.warn(
+        f"values of dtype {dtype} are cast to {variable.dtype} for variable {variable.name!r}: "
+        f"pass arrays of dtype {variable.dtype}, or declare the variable with dtype={dtype}",
+        CastWarning,
+        stacklevel=_frames_to_caller(),
+    )
+
+
+def _frames_to_caller() -> int:
+    """Count the frames from the caller of this function's caller to the first outside udfkit."""
+    package = os.path.dirname(__file__)
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def cast_exactly(array: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:
+    """Cast ``array`` to ``dtype``, refusing values that it cannot hold.
+
+    Floats may be rounded to a narrower float, but a finite one may not become infinite; integers
+    and bools must be held exactly; a float becomes an integer or bool only when it is one.
+
+    Parameters
+    ----------
+    array : ndarray
+        Of any real dtype and shape; not changed.
+    dtype : dtype
+        Target.
+    where : str
+        Names the array in the error text.
+
+    Returns
+    -------
+    ndarray
+        ``array`` itself when no cast is needed.
+
+    Raises
+    ------
+    ValueError
+        With the index and the value of the first element that does not fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> cast_exactly(np.array([1.0, 2.0]), np.dtype(np.int8), "sequence 0")
+    array([1, 2], dtype=int8)
+    """
+    source = array.dtype
+    if source == dtype:
+        return array
+    if is_bfloat16(source) or is_bfloat16(dtype):
+        return _cast_bfloat16(array, dtype, where)
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype)
+        if np.can_cast(source, dtype, "safe") and (dtype.kind != "f" or source.itemsize < 8):
+            return cast  # NumPy calls int64 to float64 safe; it is not exact
+        if source.kind == "f" and dtype.kind == "f":
+            fits = np.isfinite(cast) | ~np.isfinite(array)
+        else:
+            fits = _round_trips(array, cast)
+    if not fits.all():
+        at = tuple(int(i) for i in np.argwhere(~fits)[0])
+        raise ValueError(
+            f"{where}: value {array[at].item()!r} at index {at} (dtype {source}) cannot be held by "
+            f"dtype {dtype}: use a dtype that holds it, or change the values before"
+        )
+    return cast
+
+
+def _round_trips(array: np.ndarray, cast: np.ndarray) -> np.ndarray:
+    """Where the cast value equals the original one; both are compared in range only."""
+    source, target = array.dtype, cast.dtype
+    if target.kind == "b":
+        return (array == 0) | (array == 1)
+    if source.kind == "f":
+        wide = array.astype(np.float64)
+        info = np.iinfo(target)
+        inside = (wide >= float(info.min)) & (wide < float(info.max) + 1.0)
+        return inside & (np.trunc(wide) == wide)
+    if target.kind == "f":
+        wide = cast.astype(np.float64)
+        info = np.iinfo(source)
+        inside = (wide >= float(info.min)) & (wide < float(info.max) + 1.0)
+        back = np.where(inside, wide, 0.0).astype(source)
+        return inside & (back == array)
+    info = np.iinfo(target)
+    return (array >= info.min) & (array <= info.max)
+
+
+def _cast_bfloat16(array: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:
+    raise ValueError(
+        f"{where}: dtype {array.dtype} is not cast to {dtype}: bfloat16 samples are moved, never "
+        f"converted; convert them with the library that supplies bfloat16"
+    )

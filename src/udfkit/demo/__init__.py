@@ -1,0 +1,112 @@
+"""``python -m udfkit demo``: who is speaking?
+
+A small NumPy model names the speaker of an utterance. In its middle is a user function,
+`udfkit.demo.attention.AttentionPooling`: read that file to see how one is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+__all__ = ["main"]
+
+
+def main(argv: list[str]) -> int:
+    """Check the gradients, train, and draw; return the exit status.
+
+    Parameters
+    ----------
+    argv : list of str
+        The arguments behind ``python -m udfkit demo``.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        Before anything else, when matplotlib is missing; the command line says what to install.
+    SystemExit
+        With status 2 for arguments that make no sense, and 0 after ``--help``.
+
+    Examples
+    --------
+    >>> from udfkit.demo import main
+    >>> main(["--help"])
+    Traceback (most recent call last):
+    SystemExit: 0
+    """
+    arguments = _parser().parse_args(argv)
+    began = time.perf_counter()
+
+    import matplotlib as mpl
+
+    from udfkit.demo import checking, figure, report
+    from udfkit.demo.data import load
+    from udfkit.demo.progress import Progress
+    from udfkit.demo.training import Settings, sample_batch, train
+
+    mpl.use("agg")
+    training, test = load()
+    print(report.task(training, test), flush=True)
+
+    checks = checking.check_all(training, arguments.seed)
+    print(report.gradients(checks), flush=True)
+    if not all(check.passed for check in checks.values()):
+        return 1
+
+    with Progress(arguments.epochs) as progress:
+        classifier, history = train(
+            training, test, Settings(epochs=arguments.epochs), arguments.seed, progress
+        )
+    figure.draw(
+        arguments.output,
+        sample_batch(classifier, training, Settings(), arguments.seed),
+        history,
+        classifier,
+        figure.varied_lengths(test, 5),
+    )
+    print(report.summary(history, len(test), arguments.output, time.perf_counter() - began))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m udfkit demo",
+        description="Train a speaker identifier that has a user function in its middle, on the "
+        "Japanese Vowels utterances, and draw what it learned.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--epochs", type=_positive, default=40, help="rounds over the utterances")
+    parser.add_argument("--seed", type=_natural, default=1, help="of everything that is random")
+    parser.add_argument(
+        "--output", type=_png, default="udfkit-demo.png", help="where the picture goes"
+    )
+    return parser
+
+
+def _natural(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
+    return number
+
+
+def _positive(text: str) -> int:
+    number = _natural(text)
+    if number == 0:
+        raise argparse.ArgumentTypeError("0 epochs train nothing: give at least 1")
+    return number
+
+
+def _png(text: str) -> Path:
+    path = Path(text)
+    if path.suffix.lower() != ".png" or path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is no name for a picture: let it end in .png")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(
+            f"the folder {str(path.parent)!r} of {text!r} is not there: create it first"
+        )
+    return path

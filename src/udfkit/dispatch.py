@@ -1,0 +1,337 @@
+"""One forward or backward on Values: convert, call user code by its contract, check, convert."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from udfkit.batching import make_value, sanitize_batch
+from udfkit.contract import Call, contract_of
+from udfkit.device import DeviceDescriptor, resolve
+from udfkit.results import CallRecord, Returned, gradient_value, output_value, zeros_like
+from udfkit.state import BackPropState, UserBackPropState
+from udfkit.value import Value
+from udfkit.variable import Constant, Parameter, Variable
+
+if TYPE_CHECKING:
+    from udfkit.function import UserFunction
+
+__all__ = ["call_user", "describe", "run_backward", "run_forward"]
+
+
+def call_user(function: UserFunction, phase: str, method: Callable[..., Any], *args: Any) -> Any:
+    """Call user code; its exceptions get a note and pass unchanged."""
+    try:
+        return method(*args)
+    except BaseException as error:
+        kind = type(function).__qualname__
+        error.add_note(f"in {phase} of user function {function.name!r} ({kind})")
+        raise
+
+
+def describe(returned: Any) -> str:
+    """Name what user code returned, for error texts."""
+    if isinstance(returned, (list, tuple)):
+        return f"a {type(returned).__name__} of {len(returned)}"
+    return "None" if returned is None else f"a {type(returned).__name__}"
+
+
+def run_forward(
+    function: UserFunction,
+    arguments: Sequence[Value] | Mapping[Variable, Value],
+    outputs: Any,
+    device: DeviceDescriptor | None,
+    retain: list[Variable],
+) -> tuple[BackPropState, dict[Variable, Value]]:
+    """Do what `UserFunction._forward` says."""
+    declared = function.outputs
+    values = _argument_values(function, arguments)
+    where = values[0].device if device is None else resolve(device)
+    asked = list(declared) if outputs is None else list(outputs)
+    for variable in asked:
+        _must_be_one_of(variable, declared, "output", function)
+    wanted = list(declared) if contract_of(function.contract).all_outputs else asked
+    given = [_for_user(function, a, v) for a, v in zip(values, function.inputs, strict=True)]
+    state, results = _call_forward(function, given, wanted, where, retain)
+    made = {}
+    for variable in wanted:
+        origin = f"forward of user function {function.name!r}, output {variable.name!r}"
+        made[variable] = output_value(Returned(origin, variable), results[variable], values, where)
+    record = CallRecord(
+        {v: (a._layout, a._sample_shape) for v, a in zip(function.inputs, values, strict=True)},
+        {v: (a._layout, a._sample_shape) for v, a in made.items()},
+    )
+    kept = _wrap_state(function, state, where, record)
+    filled = outputs if isinstance(outputs, dict) else {}
+    filled.update({variable: made[variable] for variable in asked})
+    return kept, filled
+
+
+def run_backward(
+    function: UserFunction,
+    state: BackPropState,
+    root_gradients: Mapping[Variable, Value],
+    variables: Any,
+) -> dict[Variable, Value]:
+    """Do what `UserFunction._backward` says."""
+    if not isinstance(state, BackPropState):
+        raise TypeError(
+            f"state is a {type(state).__name__}, expected the BackPropState from _forward"
+        )
+    if isinstance(state, UserBackPropState) and state.function is not function:
+        raise ValueError(f"the state comes from another function than {function.name!r}")
+    requested = list(variables)
+    for variable in requested:
+        _must_be_one_of(variable, function.inputs, "input", function)
+    if not requested or not root_gradients:
+        raise ValueError(
+            f"backward of user function {function.name!r} got "
+            f"{'root gradients' if requested else 'inputs to differentiate by'}: none; give at "
+            f"least one"
+        )
+    record: CallRecord | None = state._record
+    roots = _root_values(function, root_gradients, record, state.device())
+    results = _call_backward(function, state, roots, len(root_gradients), requested)
+    made = {}
+    for variable in requested:
+        layout, sample_shape = record.inputs[variable] if record else (None, None)
+        if results[variable] is not None:
+            origin = f"backward of user function {function.name!r}, gradient of {variable.name!r}"
+            made[variable] = gradient_value(
+                Returned(origin, variable),
+                results[variable],
+                layout,
+                sample_shape,
+                state.device(),
+            )
+        elif layout is None or sample_shape is None:
+            raise _missing_gradients(function, [variable])
+        else:
+            made[variable] = zeros_like(variable, layout, sample_shape, state.device())
+    filled = variables if isinstance(variables, dict) else {}
+    filled.update(made)
+    return filled
+
+
+def _must_be_one_of(
+    variable: Any, known: Sequence[Variable], role: str, function: UserFunction
+) -> None:
+    if variable not in known:
+        raise ValueError(
+            f"{variable!r} is no {role} of {function.name!r}, whose {role}s are "
+            f"{[v.name for v in known]}"
+        )
+
+
+def _for_user(function: UserFunction, value: Value, variable: Variable) -> Any:
+    if not function.as_numpy:
+        return value
+    if function.layout == "ragged" and variable.kind == "sequence":
+        return value.ragged()
+    return value._sequences(variable.kind)
+
+
+def _argument_values(function: UserFunction, arguments: Any) -> list[Value]:
+    inputs = function.inputs
+    if isinstance(arguments, Mapping):
+        for key in arguments:
+            _must_be_one_of(key, inputs, "input", function)
+        given = [arguments.get(variable) for variable in inputs]
+    elif isinstance(arguments, (list, tuple)):
+        given = list(arguments)
+    else:
+        raise TypeError(
+            f"arguments are {describe(arguments)}, expected a list of Values in input order, or a "
+            f"dict by Variable"
+        )
+    if len(given) != len(inputs):
+        raise ValueError(f"{function.name!r} has {len(inputs)} inputs, got {len(given)} arguments")
+    values = []
+    for variable, value in zip(inputs, given, strict=True):
+        if value is None and isinstance(variable, (Parameter, Constant)):
+            value = make_value(
+                variable, variable.value, None, None, copy=True, pad_now=True, warn=False
+            )
+        if not isinstance(value, Value):
+            raise TypeError(
+                f"the argument for input {variable.name!r} is {describe(value)}, expected a Value: "
+                f"make one with sanitize_batch, or call eval"
+            )
+        values.append(sanitize_batch(variable, value))
+    _check_batch_sizes(inputs, values)
+    return values
+
+
+def _check_batch_sizes(variables: Sequence[Variable], values: list[Value]) -> None:
+    sizes = [(v, len(a)) for v, a in zip(variables, values, strict=True) if v.kind != "none"]
+    for variable, size in sizes[1:]:
+        if size != sizes[0][1]:
+            raise ValueError(
+                f"inputs must agree on the batch size: {sizes[0][0].name!r} has {sizes[0][1]} "
+                f"sequences, {variable.name!r} has {size}"
+            )
+
+
+def _call_forward(
+    function: UserFunction,
+    given: list[Any],
+    wanted: list[Variable],
+    device: DeviceDescriptor,
+    retain: list[Variable],
+) -> tuple[Any, dict[Variable, Any]]:
+    argument = given[0] if len(given) == 1 else tuple(given)
+    where = f"forward of user function {function.name!r}"
+    if len(function.outputs) == 1:
+        returned = call_user(function, "forward", function.forward, argument, device, retain)
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise (ValueError if isinstance(returned, tuple) else TypeError)(
+                f"{where} returned {describe(returned)}, expected a tuple of exactly two: "
+                f"return state, result"
+            )
+        state, results = returned[0], {function.outputs[0]: returned[1]}
+        fix = "return state, result"
+    else:
+        results = dict.fromkeys(wanted)
+        state = call_user(
+            function, "forward", function.forward, argument, results, device, retain
+        )
+        _check_keys(results, wanted, function.outputs, where, "output")
+        fix = "set outputs[variable] for each"
+    missing = [variable.name for variable in wanted if results.get(variable) is None]
+    if missing:
+        raise ValueError(
+            f"not all outputs have been provided: {where} left {missing} None; {fix}"
+        )
+    return state, results
+
+
+def _wrap_state(
+    function: UserFunction, state: Any, device: DeviceDescriptor, record: CallRecord
+) -> BackPropState:
+    if not isinstance(state, BackPropState):
+        rules = contract_of(function.contract)
+        if not function.as_numpy and not rules.any_state and state is not None:
+            raise ValueError(
+                f"forward of user function {function.name!r} returned the state "
+                f"{describe(state)}; contract {function.contract!r} with as_numpy=False takes a "
+                f"BackPropState or None"
+            )
+        state = UserBackPropState(function, device, state)
+    state._attach(device, record)
+    return state
+
+
+def _call_backward(
+    function: UserFunction,
+    state: BackPropState,
+    roots: dict[Variable, Value],
+    roots_given: int,
+    requested: list[Variable],
+) -> dict[Variable, Any]:
+    call = Call(
+        inputs=len(function.inputs),
+        inputs_needing_gradient=sum(v.needs_gradient for v in function.inputs),
+        gradients_requested=len(requested),
+        outputs=len(function.outputs),
+        roots_given=roots_given,
+        backward=function.backward,
+    )
+    rules = contract_of(function.contract)
+    gives_variables = rules.gives_variables(call)
+    where = f"backward of user function {function.name!r}"
+    if not gives_variables and len(requested) > 1:
+        raise ValueError(
+            f"{where} was asked for {len(requested)} gradients, but under contract "
+            f"{function.contract!r} it gets no dict to fill: give it a third argument, "
+            f"backward(state, grad, variables)"
+        )
+    given = {variable: _for_user(function, value, variable) for variable, value in roots.items()}
+    root = next(iter(given.values())) if rules.bare_root(call, gives_variables) else given
+    data = UserBackPropState.data(state)
+    if gives_variables:
+        results: dict[Variable, Any] = dict.fromkeys(requested)
+        returned = call_user(function, "backward", function.backward, data, root, results)
+        if returned is not None:
+            raise TypeError(
+                f"{where} returned {describe(returned)}, but it gets a dict to fill: set "
+                f"variables[input] = gradient and return nothing"
+            )
+        _check_keys(results, requested, function.inputs, where, "input")
+    else:
+        results = {
+            requested[0]: call_user(function, "backward", function.backward, data, root)
+        }
+    missing = [variable for variable in requested if results.get(variable) is None]
+    if missing and not rules.missing_is_zero:
+        raise _missing_gradients(function, missing)
+    return {variable: results.get(variable) for variable in requested}
+
+
+def _check_keys(
+    results: dict[Variable, Any],
+    wanted: Sequence[Variable],
+    known: Sequence[Variable],
+    where: str,
+    role: str,
+) -> None:
+    for key in results:
+        if key not in known:
+            raise TypeError(
+                f"{where} set the key {key!r}, which is no {role} of it: set only "
+                f"{[variable.name for variable in wanted]}"
+            )
+
+
+def _missing_gradients(function: UserFunction, missing: list[Variable]) -> ValueError:
+    return ValueError(
+        f"gradients were not provided for {[v.name for v in missing]} by backward of user function "
+        f"{function.name!r}: set each to a gradient, zeros where there is none"
+    )
+
+
+def _root_values(
+    function: UserFunction,
+    root_gradients: Mapping[Variable, Value],
+    record: CallRecord | None,
+    device: DeviceDescriptor,
+) -> dict[Variable, Value]:
+    given = {}
+    for variable, value in root_gradients.items():
+        _must_be_one_of(variable, function.outputs, "output", function)
+        if not isinstance(value, Value):
+            raise TypeError(
+                f"the root gradient of {variable.name!r} is {describe(value)}, expected a Value: "
+                f"make one with sanitize_batch, or call grad"
+            )
+        given[variable] = sanitize_batch(variable, value)
+        if record and variable in record.outputs and variable.kind != "none":
+            _check_root_lengths(variable, value, record.outputs[variable][0].lengths)
+    if not contract_of(function.contract).all_outputs:
+        return given
+    roots = {}
+    for variable in function.outputs:
+        if variable in given:
+            roots[variable] = given[variable]
+        elif record is None:
+            raise ValueError(
+                f"no root gradient of {variable.name!r} was given, and the state was returned by "
+                f"more than one forward: return a state of its own from each"
+            )
+        else:
+            roots[variable] = zeros_like(variable, *record.outputs[variable], device)
+    return roots
+
+
+def _check_root_lengths(variable: Variable, value: Value, expected: np.ndarray) -> None:
+    if np.array_equal(value.lengths, expected):
+        return
+    where = f"the root gradient of output {variable.name!r}"
+    if len(value) != len(expected):
+        raise ValueError(f"{where} has {len(value)} sequences, expected {len(expected)}")
+    k = int(np.flatnonzero(value.lengths != expected)[0])
+    raise ValueError(
+        f"{where}: sequence {k} has length {value.lengths[k]}, expected {expected[k]}, the length "
+        f"of the output's sequence"
+    )

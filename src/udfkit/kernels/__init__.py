@@ -1,0 +1,40 @@
+"""The registry of kernels: names and where their twins are; nothing is imported here.
+
+A kernel moves whole samples as bytes, so one compiled form serves every dtype and sample shape.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__all__ = ["KERNELS", "cpu_kernel"]
+
+KERNELS: dict[str, str] = {
+    "rows_to_padded": "arrays at addresses -> padded data",
+    "rows_to_ragged": "arrays at addresses -> flat values",
+    "ragged_to_padded": "flat values -> padded data, one sequence a row",
+    "padded_to_ragged": "padded data, one sequence a row -> flat values",
+    "ragged_to_cells": "flat values -> the valid cells of a general mask",
+    "cells_to_ragged": "the valid cells of a general mask -> flat values",
+    "mask_from_lengths": "lengths and starts -> mask",
+    "scan_mask": "mask -> number of sequences, first bad cell, whether rows are contiguous",
+    "lengths_from_mask": "mask -> lengths and starts",
+    "offsets_from_lengths": "lengths -> offsets, first bad length",
+    "one_hot_to_dense": "class indices -> dense samples",
+    "csr_to_dense": "CSR rows -> dense samples",
+}
+"""Kernel name -> what it does. The CPU twin is ``udfkit.kernels.cpu.<name>``."""
+
+
+def cpu_kernel(name: str) -> Any:
+    """Return the CPU twin of a kernel; the first call imports Numba.
+
+    Raises
+    ------
+    KeyError
+        If the registry has no such kernel.
+    """
+    if name not in KERNELS:
+        raise KeyError(f"no kernel is called {name!r}: the registry has {sorted(KERNELS)}")
+    return getattr(import_module("udfkit.kernels.cpu"), name)

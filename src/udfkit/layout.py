@@ -1,0 +1,271 @@
+"""Where the sequences of a padded batch are: lengths, starts, and the mask made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from udfkit import moves
+from udfkit.errors import shape_text
+
+__all__ = ["Layout", "check_starts", "read_layout"]
+
+
+def check_starts(starts: Any, count: int, name: str = "seq_starts") -> np.ndarray | None:
+    """Return ``starts`` as a read-only bool array of shape (count,); None for None or ``[]``.
+
+    Raises
+    ------
+    ValueError
+        When they are not booleans, or not one a sequence.
+    """
+    if starts is None or (isinstance(starts, Sequence) and len(starts) == 0):
+        return None
+    flags = list(starts) if not isinstance(starts, np.ndarray) else starts
+    if not isinstance(flags, np.ndarray):
+        for k, flag in enumerate(flags):
+            if not isinstance(flag, (bool, np.bool_)):
+                raise ValueError(
+                    f"{name}[{k}] is {flag!r} of type {type(flag).__name__}, expected a boolean: "
+                    f"True for a new sequence, False for one that continues"
+                )
+    array = np.array(flags, dtype=None if len(flags) else bool)
+    if array.dtype != np.bool_:
+        raise ValueError(
+            f"{name} has dtype {array.dtype}, expected booleans: True for a new sequence, False "
+            f"for one that continues"
+        )
+    if array.shape != (count,):
+        raise ValueError(
+            f"{name} has shape {shape_text(array.shape)}, but the batch has {count} sequence(s): "
+            f"pass one boolean a sequence"
+        )
+    array.flags.writeable = False
+    return array
+
+
+class Layout:
+    """The dynamic axes of one batch; immutable.
+
+    Attributes
+    ----------
+    kind : {'sequence', 'batch', 'none'}
+    lengths : ndarray of int64, shape (B,)
+    starts : ndarray of bool, shape (B,)
+    rows, steps : int
+        Size of the padded rectangle.
+    contiguous : bool
+        Whether row i holds sequence i alone, from its first cell on.
+    from_rectangle : bool
+        Whether every cell is valid only because nobody said which are not.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        lengths: np.ndarray,
+        starts: np.ndarray | None,
+        rows: int,
+        steps: int,
+        mask: np.ndarray | None = None,
+        from_rectangle: bool = False,
+    ):
+        self.kind = kind
+        self.from_rectangle = from_rectangle
+        self.lengths = lengths
+        self.lengths.flags.writeable = False
+        self.rows = rows
+        self.steps = steps
+        self.contiguous = mask is None
+        self._given_starts = starts
+        self._given_mask = mask
+
+    @classmethod
+    def of_lengths(
+        cls, lengths: np.ndarray, starts: np.ndarray | None = None, steps: int | None = None
+    ) -> Layout:
+        """One sequence a row, from the first cell on; ``steps`` is the longest unless given."""
+        if steps is None:
+            steps = int(lengths.max(initial=0))
+        return cls("sequence", lengths, starts, len(lengths), steps)
+
+    @classmethod
+    def of_rectangle(cls, rows: int, steps: int, starts: np.ndarray | None = None) -> Layout:
+        """Every cell of (rows, steps) is valid, one sequence a row."""
+        lengths = np.full(rows, steps, np.int64)
+        return cls("sequence", lengths, starts, rows, steps, from_rectangle=True)
+
+    @classmethod
+    def of_mask(cls, mask: np.ndarray) -> Layout:
+        """Read int8 ``mask`` of shape (rows, steps): samples in order, a sequence at each 2."""
+        lengths, starts, contiguous = moves.read_mask(mask)
+        rows, steps = mask.shape
+        return cls("sequence", lengths, starts, rows, steps, None if contiguous else mask)
+
+    @classmethod
+    def of_batch(cls, rows: int) -> Layout:
+        """A batch axis and no sequence axis."""
+        return cls("batch", np.ones(rows, np.int64), None, rows, 1)
+
+    @classmethod
+    def without_axes(cls) -> Layout:
+        """One array, without axes."""
+        return cls("none", np.ones(1, np.int64), None, 1, 1)
+
+    @property
+    def count(self) -> int:
+        """Number of sequences B."""
+        return len(self.lengths)
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """Whether each sequence is a new one; read-only."""
+        if self._given_starts is not None:
+            self._given_starts.flags.writeable = False
+            return self._given_starts
+        starts = np.ones(self.count, np.bool_)
+        starts.flags.writeable = False
+        return starts
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        """Running sum of the lengths, int64 of shape (B + 1,); read-only."""
+        return moves.offsets_of(self.lengths)
+
+    @property
+    def total(self) -> int:
+        """Number of valid samples."""
+        return int(self.offsets[-1])
+
+    @property
+    def all_new(self) -> bool:
+        """Whether no sequence continues an earlier one."""
+        return self._given_starts is None or bool(self._given_starts.all())
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether any cell is invalid or any sequence continued."""
+        return self.total != self.rows * self.steps or not self.all_new
+
+    @property
+    def cell_shape(self) -> tuple[int, ...]:
+        """Shape of the mask."""
+        return {"sequence": (self.rows, self.steps), "batch": (self.rows,), "none": ()}[self.kind]
+
+    @cached_property
+    def mask(self) -> np.ndarray:
+        """The int8 mask of shape `cell_shape`; read-only."""
+        if self.kind != "sequence":
+            mask = np.full(self.cell_shape, 2, np.int8)
+        elif self._given_mask is not None:
+            mask = self._given_mask
+        else:
+            mask = moves.mask_of(self.lengths, self.starts, self.steps)
+        mask.flags.writeable = False
+        return mask
+
+
+def read_layout(data: np.ndarray, mask: Any, lengths: Any, starts: Any) -> Layout:
+    """Return the layout that a mask, or lengths, or neither, give to padded data.
+
+    Raises
+    ------
+    TypeError, ValueError
+        When they do not fit the data or each other, with the position.
+    """
+    if mask is not None:
+        layout = _layout_of_mask(data, np.asarray(mask))
+        if lengths is not None and not np.array_equal(
+            _check_lengths(lengths, layout.count, layout.steps), layout.lengths
+        ):
+            raise ValueError(
+                f"lengths {np.asarray(lengths).tolist()} contradict the mask, whose sequences have "
+                f"lengths {layout.lengths.tolist()}: give one of them"
+            )
+        return _with_starts(layout, starts)
+    if lengths is not None:
+        if data.ndim < 2:
+            raise ValueError(
+                f"data has shape {shape_text(data.shape)}: with lengths it must be (rows, T, *s)"
+            )
+        checked = _check_lengths(lengths, data.shape[0], data.shape[1])
+        flags = check_starts(starts, len(checked), "starts")
+        return Layout.of_lengths(checked, flags, data.shape[1])
+    if data.ndim >= 2:
+        flags = check_starts(starts, data.shape[0], "starts")
+        return Layout.of_rectangle(data.shape[0], data.shape[1], flags)
+    if starts is not None:
+        raise ValueError(
+            f"starts were given, but data of shape {shape_text(data.shape)} has no sequence axis"
+        )
+    return Layout.of_batch(len(data)) if data.ndim else Layout.without_axes()
+
+
+def _layout_of_mask(data: np.ndarray, mask: np.ndarray) -> Layout:
+    if mask.ndim > 2 or data.shape[: mask.ndim] != mask.shape:
+        raise ValueError(
+            f"mask of shape {shape_text(mask.shape)} does not fit data of shape "
+            f"{shape_text(data.shape)}: expected (rows, T), (B,) or ()"
+        )
+    if mask.dtype.kind == "b" and mask.ndim == 2:
+        codes = mask.astype(np.int8)
+        codes[np.arange(len(codes)), mask.argmax(axis=1) if mask.size else 0] *= 2
+    elif mask.dtype.kind in "iu":
+        bad = np.argwhere((mask < 0) | (mask > 2))
+        if len(bad):
+            at = tuple(int(i) for i in bad[0])
+            raise ValueError(
+                f"mask value {mask[at]} at {at}: expected 0 (invalid), 1 (valid) or 2 (valid and "
+                f"the beginning of a sequence)"
+            )
+        codes = mask.astype(np.int8)
+    else:
+        raise TypeError(f"mask has dtype {mask.dtype}, expected int8 codes 0, 1, 2, or bool")
+    if mask.ndim == 2:
+        return Layout.of_mask(codes)
+    if (codes != 2).any():
+        at = int(np.flatnonzero(codes != 2)[0])
+        raise ValueError(
+            f"mask value {codes.reshape(-1)[at]} at position {at}: without a sequence axis every "
+            f"cell is 2"
+        )
+    return Layout.of_batch(len(data)) if mask.ndim else Layout.without_axes()
+
+
+def _with_starts(layout: Layout, starts: Any) -> Layout:
+    if starts is None:
+        return layout
+    if layout.kind != "sequence":
+        raise ValueError("starts were given, but the mask has no sequence axis")
+    flags = check_starts(starts, layout.count, "starts")
+    if flags is None:
+        return layout
+    wrong = np.flatnonzero((flags != layout.starts) & (layout.lengths > 0))
+    if len(wrong):
+        k = int(wrong[0])
+        raise ValueError(
+            f"starts[{k}] is {bool(flags[k])}, but the mask says {bool(layout.starts[k])} for "
+            f"sequence {k}: give one of them"
+        )
+    mask = None if layout.contiguous else layout.mask
+    return Layout("sequence", layout.lengths, flags, layout.rows, layout.steps, mask)
+
+
+def _check_lengths(lengths: Any, count: int, steps: int) -> np.ndarray:
+    given = np.asarray(lengths, dtype=np.int64 if len(lengths) == 0 else None)
+    if given.dtype.kind not in "iu" or given.shape != (count,):
+        raise ValueError(
+            f"lengths are {given.dtype} of shape {shape_text(given.shape)}, expected {count} "
+            f"integers, one a sequence"
+        )
+    bad = np.flatnonzero((given < 0) | (given > steps))
+    if len(bad):
+        k = int(bad[0])
+        raise ValueError(
+            f"length {given[k]} of sequence {k} is out of range: expected 0 to {steps}, the number "
+            f"of steps in the data"
+        )
+    return np.array(given, np.int64)

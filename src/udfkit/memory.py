@@ -1,0 +1,389 @@
+"""Large host buffers that are used again, and how much memory one padded batch may take.
+
+A page that a process touches for the first time costs more than copying it. So the memory of a large
+array goes into a pool when the last array that uses it is gone, and serves the next one of about its
+size. The pool keeps at most ``UDFKIT_POOL_BYTES``; 0 turns it off.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import sys
+import threading
+from collections import deque
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from udfkit.settings import Setting
+
+__all__ = ["PoolStats", "clear", "configure", "empty", "max_bytes", "stats", "zeros_or_empty"]
+
+SMALLEST_POOLED = 1 << 20
+FRESH_ZEROS_WIN = 32 << 20
+
+
+class PoolStats(NamedTuple):
+    """What the pool holds and has done in this process.
+
+    Examples
+    --------
+    >>> from udfkit import memory
+    >>> memory.stats().kept_bytes <= memory.stats().limit
+    True
+    """
+
+    limit: int
+    """Most bytes kept."""
+    kept_bytes: int
+    """Bytes kept for later arrays."""
+    kept_blocks: int
+    """Blocks kept for later arrays."""
+    made: int
+    """Arrays that got new memory."""
+    reused: int
+    """Arrays that got memory out of the pool."""
+
+
+class _Lease:
+    """The owner of a block while arrays use it; NumPy keeps it alive as their base."""
+
+    __slots__ = ("__array_interface__", "_block", "_pool")
+
+    def __init__(self, pool: _Pool, block: NDArray[np.uint8], nbytes: int) -> None:
+        self._pool = pool
+        self._block = block
+        address = block.__array_interface__["data"][0]
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+        }
+
+    def __del__(self) -> None:
+        self._pool.take_back(self._block)
+
+
+class _Pool:
+    """Idle blocks, oldest first.
+
+    A lease may end anywhere, also in a garbage collection while this thread is inside the pool. So
+    ending one only appends to a deque and, unless somebody holds the lock, settles it; whoever holds
+    the lock looks at the deque once more after letting go. No step leaves the pool in a state that
+    an interrupt could make wrong: the worst is that a block goes back to the system.
+    """
+
+    def __init__(self) -> None:
+        self.limit = 0
+        self.made = 0
+        self.reused = 0
+        self._open = True
+        self._lock = threading.Lock()
+        self._returned: deque[NDArray[np.uint8]] = deque()
+        self._idle: list[NDArray[np.uint8]] = []
+
+    def take(self, capacity: int) -> NDArray[np.uint8] | None:
+        """Take out the block of this capacity that came back last."""
+        self.settle()
+        found = None
+        with self._lock:
+            for i in range(len(self._idle) - 1, -1, -1):
+                if self._idle[i].size == capacity:
+                    found = self._idle.pop(i)
+                    break
+            self.made += found is None
+            self.reused += found is not None
+        self.settle()
+        return found
+
+    def take_back(self, block: NDArray[np.uint8]) -> None:
+        if self._open:
+            self._returned.append(block)
+            self.settle()
+
+    def settle(self) -> None:
+        """Make what came back ready for use, and drop the oldest blocks above the limit."""
+        while self._lock.acquire(blocking=False):
+            dropped = []
+            try:
+                while self._returned:
+                    self._idle.append(self._returned.popleft())
+                while self.kept_bytes() > self.limit:
+                    dropped.append(self._idle.pop(0))
+            finally:
+                self._lock.release()
+            del dropped
+            if not self._returned:
+                return
+
+    def close(self) -> None:
+        """Drop all idle blocks, and later those now in use; needs no lock."""
+        self._open = False
+        self._returned.clear()
+        self._idle.clear()
+
+    def kept_bytes(self) -> int:
+        return sum(block.size for block in tuple(self._idle))
+
+    def kept_blocks(self) -> int:
+        return len(self._idle)
+
+
+_pool = _Pool()
+_configured: int | None = None
+
+
+def empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """Return a new array with arbitrary contents, of used memory where the pool has some.
+
+    Parameters
+    ----------
+    shape
+        Its sizes.
+    dtype
+        Its dtype.
+
+    Returns
+    -------
+    ndarray
+        Writeable and C-contiguous. Its memory is its own until the last array over it is gone.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from udfkit import memory
+    >>> memory.empty((2, 3), np.float32).shape
+    (2, 3)
+    """
+    dtype = np.dtype(dtype)
+    nbytes = math.prod(shape) * dtype.itemsize
+    if not _is_pooled(nbytes, dtype):
+        return np.empty(shape, dtype)
+    return _lease(shape, dtype, nbytes, zeroed=False)[0]
+
+
+def zeros_or_empty(shape: tuple[int, ...], dtype: DTypeLike) -> tuple[NDArray[Any], bool]:
+    """Return a new array, and whether it is known to hold zeros.
+
+    The one place that chooses where padding zeros come from: written by the kernel into used memory,
+    or, for a large array that needs fresh pages, left to the system, which hands out zeroed pages
+    when they are first touched.
+
+    Parameters
+    ----------
+    shape
+        Its sizes.
+    dtype
+        Its dtype.
+
+    Returns
+    -------
+    array, zeroed
+        As ``empty``; when ``zeroed``, padding need not be written.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from udfkit import memory
+    >>> array, zeroed = memory.zeros_or_empty((2, 3), np.float32)
+    >>> zeroed
+    False
+    """
+    dtype = np.dtype(dtype)
+    nbytes = math.prod(shape) * dtype.itemsize
+    zeroed = nbytes >= FRESH_ZEROS_WIN
+    if not _is_pooled(nbytes, dtype):
+        return (np.zeros if zeroed else np.empty)(shape, dtype), zeroed
+    return _lease(shape, dtype, nbytes, zeroed=zeroed)
+
+
+def configure(pool_bytes: int | None = None) -> None:
+    """Set how many bytes the pool keeps at most, in place of ``UDFKIT_POOL_BYTES``.
+
+    Parameters
+    ----------
+    pool_bytes
+        The limit; 0 turns the pool off; None goes back to the environment or the default, the
+        smaller of 1 GiB and an eighth of the machine's memory.
+
+    Raises
+    ------
+    ValueError
+        ``pool_bytes`` is negative.
+
+    Examples
+    --------
+    >>> from udfkit import memory
+    >>> memory.configure(pool_bytes=0)
+    >>> memory.stats().kept_bytes
+    0
+    >>> memory.configure()
+    """
+    global _configured
+    if pool_bytes is not None and pool_bytes < 0:
+        raise ValueError(f"pool_bytes is {pool_bytes}, expected 0 or more; pass 0 for no pool")
+    _configured = pool_bytes
+    _read_limit()
+    _pool.settle()
+
+
+def clear() -> None:
+    """Give the memory that the pool keeps back to the system.
+
+    Examples
+    --------
+    >>> from udfkit import memory
+    >>> memory.clear()
+    >>> memory.stats().kept_blocks
+    0
+    """
+    _pool.limit = 0
+    _pool.settle()
+    _read_limit()
+
+
+def stats() -> PoolStats:
+    """Return what the pool holds and has done in this process.
+
+    Examples
+    --------
+    >>> from udfkit import memory
+    >>> memory.stats().limit >= 0
+    True
+    """
+    limit = _read_limit()
+    _pool.settle()
+    return PoolStats(limit, _pool.kept_bytes(), _pool.kept_blocks(), _pool.made, _pool.reused)
+
+
+def _is_pooled(nbytes: int, dtype: np.dtype[Any]) -> bool:
+    return nbytes >= SMALLEST_POOLED and not dtype.hasobject and nbytes <= _read_limit()
+
+
+def _read_limit() -> int:
+    _pool.limit = _pool_bytes() if _configured is None else _configured
+    return _pool.limit
+
+
+def _capacity(nbytes: int) -> int:
+    """Round a size up to one of eight steps between two powers of two, so that blocks fit again."""
+    step = 1 << max(nbytes.bit_length() - 4, 12)
+    return -(-nbytes // step) * step
+
+
+def _lease(
+    shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int, *, zeroed: bool
+) -> tuple[NDArray[Any], bool]:
+    capacity = _capacity(nbytes)
+    block = _pool.take(capacity)
+    if block is None:
+        block = (np.zeros if zeroed else np.empty)(capacity, np.uint8)
+    else:
+        zeroed = False
+    # asarray makes the lease the base of the bytes, and those are the base of the array.
+    held = np.asarray(_Lease(_pool, block, nbytes))
+    return np.ndarray(shape, dtype, buffer=held), zeroed
+
+
+def _drop_pool() -> None:
+    global _pool
+    inherited, _pool = _pool, _Pool()
+    inherited.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drop_pool)
+
+
+def max_bytes() -> int:
+    """Return the most bytes that one padded batch may take.
+
+    ``UDFKIT_MAX_BYTES`` where it is set; else the smaller of the machine's memory and the limits of
+    the control groups that this process is in.
+
+    Raises
+    ------
+    ValueError
+        The environment variable holds something else than a whole number.
+
+    Examples
+    --------
+    >>> from udfkit import memory
+    >>> memory.max_bytes() > 0
+    True
+    """
+    return _max_bytes()
+
+
+def machine_bytes(root: str = "/") -> int:
+    """Return the memory this process can have: that of the machine, or of its control groups.
+
+    Parameters
+    ----------
+    root
+        Where the ``proc`` and ``sys`` file systems are.
+
+    Examples
+    --------
+    >>> from udfkit.memory import machine_bytes
+    >>> machine_bytes() > 0
+    True
+    """
+    return min([_physical_bytes(), *_group_limits(Path(root))])
+
+
+def _physical_bytes() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return _windows_bytes() or sys.maxsize
+
+
+def _windows_bytes() -> int:
+    if sys.platform != "win32":
+        return 0
+    # MEMORYSTATUSEX: two 32-bit words, length and load, then seven 64-bit sizes, physical first.
+    words = (ctypes.c_uint64 * 8)()
+    ctypes.cast(words, ctypes.POINTER(ctypes.c_uint32))[0] = ctypes.sizeof(words)
+    if not ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(words)):
+        return 0
+    return int(words[1])
+
+
+def _group_limits(root: Path) -> list[int]:
+    """Read the limits of the control groups of both versions, and of all groups above them."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    mounted = root / "sys/fs/cgroup"
+    limits = []
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            places, name = (mounted, mounted / "unified"), "memory.max"
+        elif "memory" in controllers.split(","):
+            places, name = (mounted / "memory",), "memory.limit_in_bytes"
+        else:
+            continue
+        group = Path(path.lstrip("/"))
+        for place in places:
+            for folder in (group, *group.parents):
+                limits += _read_number(place / folder / name)
+    return limits
+
+
+def _read_number(path: Path) -> list[int]:
+    try:
+        return [int(path.read_text())]
+    except (OSError, ValueError):
+        return []
+
+
+_max_bytes = Setting("UDFKIT_MAX_BYTES", machine_bytes, least=0)
+_pool_bytes = Setting("UDFKIT_POOL_BYTES", lambda: min(1 << 30, machine_bytes() // 8), least=0)

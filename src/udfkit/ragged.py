@@ -1,0 +1,304 @@
+"""Ragged: a batch as flat values and offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, overload
+
+import numpy as np
+
+from udfkit import moves
+from udfkit.casting import check_real
+from udfkit.errors import shape_text
+from udfkit.items import host_array, read_rows, refuse_non_batch
+from udfkit.layout import check_starts
+from udfkit.variable import check_dtype
+
+__all__ = ["Ragged"]
+
+
+def _check_offsets(offsets: Any, total: int, trim: bool) -> np.ndarray:
+    given = np.asarray(offsets)
+    if given.ndim != 1 or given.dtype.kind not in "iu":
+        raise ValueError(
+            f"offsets must be a vector of integers, not {given.dtype} of shape "
+            f"{shape_text(given.shape)}: B + 1 positions, the first 0"
+        )
+    if len(given) == 0:
+        raise ValueError("offsets are empty: expected B + 1 positions, [0] for an empty batch")
+    if given.dtype == np.uint64 and (given > np.uint64(2**63 - 1)).any():
+        k = int(np.flatnonzero(given > np.uint64(2**63 - 1))[0])
+        raise ValueError(f"offset {given[k]} at position {k} exceeds int64")
+    checked = np.array(given, dtype=np.int64)
+    if checked[0] != 0:
+        raise ValueError(f"offset {checked[0]} at position 0: the first offset must be 0")
+    down = np.flatnonzero(checked[1:] < checked[:-1])
+    if len(down):
+        k = int(down[0]) + 1
+        raise ValueError(
+            f"offset {checked[k]} at position {k} is below {checked[k - 1]} before it: offsets "
+            f"must not decrease"
+        )
+    over = np.flatnonzero(checked > total)
+    if len(over):
+        k = int(over[0])
+        raise ValueError(
+            f"offset {checked[k]} at position {k} overruns the {total} values: offsets end at the "
+            f"number of values"
+        )
+    if checked[-1] != total and not trim:
+        raise ValueError(
+            f"offset {checked[-1]} at position {len(checked) - 1} leaves "
+            f"{total - checked[-1]} of {total} values unused: pass trim=True if that is meant"
+        )
+    checked.flags.writeable = False
+    return checked
+
+
+class Ragged(Sequence[np.ndarray]):
+    """A batch of sequences as flat values and offsets; a read-only Sequence of arrays.
+
+    Parameters
+    ----------
+    values : array_like, shape (total, *s)
+        All samples, one sequence after the other. Aliased, never written.
+    offsets : array_like of int, shape (B + 1,)
+        Where each sequence begins; first 0, not decreasing, last equal to total. Any integer
+        dtype whose values fit int64. Copied.
+    starts : sequence of bool, shape (B,), optional
+        False where a sequence continues the one in the same slot of the batch before.
+    trim : bool, default False
+        Allow unused values behind the last offset.
+
+    Raises
+    ------
+    ValueError
+        For offsets that decrease, overrun, do not start at 0 or are not integers, with the
+        position; for starts of the wrong count.
+    TypeError
+        For values that are not numeric.
+
+    Examples
+    --------
+    >>> import numpy as np, udfkit
+    >>> r = udfkit.Ragged(np.arange(6.0).reshape(6, 1), [0, 4, 4, 6])
+    >>> r.lengths.tolist(), len(r), r[2].ravel().tolist()
+    ([4, 0, 2], 3, [4.0, 5.0])
+    """
+
+    __slots__ = ("__weakref__", "_lengths", "_starts", "offsets", "values")
+
+    values: np.ndarray
+    offsets: np.ndarray
+
+    def __init__(
+        self,
+        values: Any,
+        offsets: Any,
+        starts: Sequence[bool] | np.ndarray | None = None,
+        *,
+        trim: bool = False,
+    ):
+        array = host_array(values, "values of a Ragged")
+        array = np.asarray(values) if array is None else array
+        check_real(array.dtype, "values of a Ragged")
+        if array.ndim == 0:
+            raise ValueError("values of a Ragged have shape (): expected (total, *sample_shape)")
+        self.offsets = _check_offsets(offsets, len(array), trim)
+        used = array[: int(self.offsets[-1])]
+        if not used.dtype.isnative:
+            used = used.astype(used.dtype.newbyteorder("="))
+        self.values = used.view()
+        self.values.flags.writeable = False
+        self._starts = check_starts(starts, len(self.offsets) - 1, "starts")
+        self._lengths: np.ndarray | None = None
+
+    @classmethod
+    def _trusted(
+        cls, values: np.ndarray, offsets: np.ndarray, starts: np.ndarray | None
+    ) -> Ragged:
+        """Make one of parts that were checked before."""
+        made = cls.__new__(cls)
+        made.values = values.view()
+        made.values.flags.writeable = False
+        made.offsets = offsets
+        made._starts = starts
+        made._lengths = None
+        return made
+
+    @classmethod
+    def from_list(
+        cls, batch: Any, dtype: Any = None, sample_shape: int | Sequence[int] | None = None
+    ) -> Ragged:
+        """Copy a list with one array a sequence into a Ragged.
+
+        Parameters
+        ----------
+        batch : list, tuple or other Sequence
+            Items of shape ``(length, *s)``, or ``s`` for one step; nested lists of numbers.
+        dtype : dtype, optional
+            Items are cast to it exactly; without it all must have one dtype, which is kept.
+        sample_shape : int or tuple of int, optional
+            Needed when no item shows it; by default that of the first item.
+
+        Raises
+        ------
+        TypeError, ValueError
+            With the index of the first item that does not fit.
+
+        Examples
+        --------
+        >>> import udfkit
+        >>> udfkit.Ragged.from_list([[1, 2], [], [3]]).offsets.tolist()
+        [0, 2, 2, 3]
+        """
+        refuse_non_batch(batch, "batch")
+        if isinstance(batch, Ragged):
+            batch = list(batch)
+        if not isinstance(batch, (Sequence, np.ndarray)):
+            raise TypeError(
+                f"batch is a {type(batch).__name__}, expected a list or tuple with one array a "
+                f"sequence"
+            )
+        if isinstance(sample_shape, int):
+            sample_shape = (sample_shape,)
+        rows = read_rows(
+            batch,
+            None if sample_shape is None else tuple(sample_shape),
+            None if dtype is None else check_dtype(dtype),
+        )
+        offsets = moves.offsets_of(rows.lengths)
+        return cls._trusted(moves.rows_to_ragged(rows, offsets), offsets, None)
+
+    @staticmethod
+    def concat(batches: Iterable[Ragged]) -> Ragged:
+        """Put batches one behind the other; they must agree in sample shape and dtype.
+
+        Examples
+        --------
+        >>> import udfkit
+        >>> a, b = udfkit.Ragged([1, 2, 3], [0, 1, 3]), udfkit.Ragged([4], [0, 0, 1])
+        >>> udfkit.Ragged.concat([a, b]).offsets.tolist()
+        [0, 1, 3, 3, 4]
+        """
+        parts = list(batches)
+        if not parts:
+            raise ValueError("concat of no batches: pass at least one Ragged")
+        first = parts[0]
+        for k, part in enumerate(parts):
+            if part.sample_shape != first.sample_shape or part.dtype != first.dtype:
+                raise ValueError(
+                    f"batch {k} has samples of {part.dtype} {shape_text(part.sample_shape)}, batch "
+                    f"0 of {first.dtype} {shape_text(first.sample_shape)}: they must agree"
+                )
+        lengths = np.concatenate([part.lengths for part in parts])
+        starts = None
+        if any(part.has_starts for part in parts):
+            starts = np.concatenate([part.starts for part in parts])
+        values = np.concatenate([part.values for part in parts])
+        return Ragged._trusted(values, moves.offsets_of(lengths), starts)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Number of samples a sequence, int64 of shape (B,); read-only."""
+        if self._lengths is None:
+            lengths = np.diff(self.offsets)
+            lengths.flags.writeable = False
+            self._lengths = lengths
+        return self._lengths
+
+    @property
+    def starts(self) -> np.ndarray:
+        """Whether each sequence is a new one, bool of shape (B,); all True unless given."""
+        return np.ones(len(self), np.bool_) if self._starts is None else self._starts
+
+    @property
+    def has_starts(self) -> bool:
+        """Whether starts were given."""
+        return self._starts is not None
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return self.values.shape[1:]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Dtype of the samples."""
+        return self.values.dtype
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> np.ndarray: ...
+    @overload
+    def __getitem__(self, index: slice) -> Ragged: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            first, last, step = index.indices(len(self))
+            if step != 1:
+                return self.take(np.arange(first, last, step))
+            last = max(first, last)
+            offsets = self.offsets[first : last + 1]
+            values = self.values[offsets[0] : offsets[-1]]
+            starts = None if self._starts is None else self._starts[first:last]
+            return Ragged._trusted(values, offsets - offsets[0], starts)
+        k = range(len(self))[index]
+        return self.values[self.offsets[k] : self.offsets[k + 1]]
+
+    def take(self, indices: Sequence[int] | np.ndarray) -> Ragged:
+        """Return a Ragged with copies of these sequences, in this order.
+
+        Raises
+        ------
+        IndexError
+            For an index out of range.
+
+        Examples
+        --------
+        >>> import udfkit
+        >>> [x.tolist() for x in udfkit.Ragged([1, 2, 3], [0, 1, 3]).take([1, 0, 1])]
+        [[2, 3], [1], [2, 3]]
+        """
+        chosen = np.asarray(indices, dtype=np.int64 if len(indices) == 0 else None)
+        if chosen.ndim != 1 or chosen.dtype.kind not in "iu":
+            raise TypeError(f"indices must be a vector of integers, not {chosen.dtype}")
+        lengths = self.lengths[chosen]
+        offsets = moves.offsets_of(lengths)
+        shift = np.repeat(self.offsets[:-1][chosen] - offsets[:-1], lengths)
+        values = self.values[np.arange(int(offsets[-1])) + shift]
+        starts = None if self._starts is None else self._starts[chosen]
+        return Ragged._trusted(values, offsets, starts)
+
+    def with_values(self, values: Any) -> Ragged:
+        """Return a Ragged of the same lengths and starts with other values, (total, any shape).
+
+        Examples
+        --------
+        >>> import udfkit
+        >>> r = udfkit.Ragged([1.0, 2.0], [0, 2])
+        >>> r.with_values(r.values * 10)[0].tolist()
+        [10.0, 20.0]
+        """
+        return Ragged(values, self.offsets, self._starts)
+
+    def equals(self, other: Any) -> bool:
+        """Whether lengths, starts, dtype, sample shape and the bytes of all samples are equal."""
+        return (
+            isinstance(other, Ragged)
+            and self.dtype == other.dtype
+            and self.sample_shape == other.sample_shape
+            and np.array_equal(self.offsets, other.offsets)
+            and np.array_equal(self.starts, other.starts)
+            and self.values.tobytes() == other.values.tobytes()
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Ragged, (np.ascontiguousarray(self.values), self.offsets, self._starts)
+
+    def __repr__(self) -> str:
+        return (
+            f"Ragged({len(self)} sequences, {len(self.values)} samples of {self.dtype} "
+            f"{shape_text(self.sample_shape)})"
+        )

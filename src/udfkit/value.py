@@ -1,0 +1,371 @@
+"""Value: a batch as padded data and a mask on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from udfkit import device as devices
+from udfkit import moves
+from udfkit.casting import check_real
+from udfkit.device import DeviceDescriptor
+from udfkit.errors import DeviceError, shape_text
+from udfkit.items import host_array
+from udfkit.layout import Layout, read_layout
+from udfkit.ragged import Ragged
+from udfkit.sparse import ONE_HOT_SKIP, CsrSamples, OneHotSamples, read_one_hot
+from udfkit.variable import Variable, check_dtype
+
+__all__ = ["Value"]
+
+
+class Value:
+    """A batch of sequences as padded data and a mask; its layout never changes.
+
+    Parameters
+    ----------
+    data : array_like, shape (rows, T, *s), or (B, *s), or s
+        Copied; cells that the mask calls invalid become 0.
+    mask : array_like of int8, int or bool, optional
+        Shape (rows, T): 0 invalid, 1 valid, 2 valid and the beginning of a sequence; of bools, the
+        first valid cell of a row is a beginning. Shape (B,) of 2 for a batch without a sequence
+        axis, () for one without axes. Without mask and lengths every cell is valid.
+    lengths : sequence of int, shape (rows,), optional
+        Instead of a mask: the first ``lengths[i]`` cells of row i are one sequence.
+    starts : sequence of bool, shape (B,), optional
+        False where a sequence continues the one in the same slot of the batch before.
+    device : DeviceDescriptor, optional
+
+    Raises
+    ------
+    ValueError
+        When data, mask, lengths and starts do not agree, with the position.
+    TypeError
+        For data that is not numeric.
+
+    Examples
+    --------
+    >>> import numpy as np, udfkit
+    >>> v = udfkit.Value(np.ones((2, 3, 1), np.float32), lengths=[3, 1])
+    >>> v.mask.tolist(), v.is_masked, v.data[1].ravel().tolist()
+    ([[2, 1, 1], [2, 0, 0]], True, [1.0, 0.0, 0.0])
+    """
+
+    ONE_HOT_SKIP = ONE_HOT_SKIP
+
+    def __init__(
+        self,
+        data: Any,
+        mask: Any = None,
+        *,
+        lengths: Any = None,
+        starts: Any = None,
+        device: DeviceDescriptor | None = None,
+    ):
+        array = host_array(data, "data of a Value")
+        array = np.asarray(data) if array is None else array
+        check_real(array.dtype, "data of a Value")
+        layout = read_layout(array, mask, lengths, starts)
+        padded = np.array(array, dtype=array.dtype.newbyteorder("="), order="C", subok=False)
+        if layout.total != layout.rows * layout.steps:
+            padded[layout.mask == 0] = 0
+        self._set(layout, device, padded=padded)
+        self._unbound = mask is None and lengths is None and starts is None
+
+    def _set(
+        self,
+        layout: Layout,
+        device: DeviceDescriptor | None,
+        *,
+        padded: np.ndarray | None = None,
+        flat: np.ndarray | None = None,
+        sparse: CsrSamples | OneHotSamples | None = None,
+    ) -> None:
+        self._layout = layout
+        self._device = devices.resolve(device)
+        if self._device.is_gpu:
+            raise DeviceError(f"Values on {self._device} are not supported: use udfkit.cpu()")
+        self._padded = padded
+        self._flat = flat
+        self._sparse = sparse
+        self._unbound = False
+        if padded is not None:
+            self._sample_shape = padded.shape[len(layout.cell_shape) :]
+            self.dtype = padded.dtype
+            padded.flags.writeable = False
+        elif flat is not None:
+            self._sample_shape = flat.shape[1:]
+            self.dtype = flat.dtype
+        elif sparse is not None:
+            self._sample_shape = sparse.sample_shape
+            self.dtype = sparse.dtype
+
+    @classmethod
+    def _make(cls, layout: Layout, device: DeviceDescriptor | None, **storage: Any) -> Value:
+        """Make a Value of parts that were checked before: ``padded=``, ``flat=`` or ``sparse=``."""
+        made = cls.__new__(cls)
+        made._set(layout, device, **storage)
+        return made
+
+    def _with_layout(self, layout: Layout) -> Value:
+        """Return a Value of the same samples in the same cells with other starts."""
+        return Value._make(
+            layout, self._device, padded=self._padded, flat=self._flat, sparse=self._sparse
+        )
+
+    @staticmethod
+    def create(
+        var: Variable,
+        batch: Any,
+        seq_starts: Any = None,
+        device: DeviceDescriptor | None = None,
+    ) -> Value:
+        """Make a Value of a batch for a variable; the same as `udfkit.sanitize_batch`."""
+        from udfkit.batching import sanitize_batch  # batching builds on this module
+
+        return sanitize_batch(var, batch, seq_starts, device)
+
+    @staticmethod
+    def one_hot(
+        batch: Any,
+        num_classes: int | Sequence[int],
+        dtype: Any = None,
+        device: DeviceDescriptor | None = None,
+    ) -> Value:
+        """Make a sparse Value of class indices.
+
+        Parameters
+        ----------
+        batch : list of list of int, integer array of shape (B, T) or (B,), Ragged
+            A flat list or vector is for a variable without a sequence axis. `ONE_HOT_SKIP` gives
+            a zero sample.
+        num_classes : int, or a sample shape whose last axis is the classes
+            With a shape, each sample takes as many indices as its leading axes have cells.
+        dtype : dtype, default float32
+
+        Raises
+        ------
+        ValueError
+            For an index that is out of range or not an integer, or a number of indices that does
+            not divide into samples, with the position.
+
+        Examples
+        --------
+        >>> import udfkit
+        >>> v = udfkit.Value.one_hot([[1, 0], [2]], 3)
+        >>> v.is_sparse, v.lengths.tolist(), v.data[1, 0].tolist()
+        (True, [2, 1], [0.0, 0.0, 1.0])
+        """
+        sizes = (num_classes,) if isinstance(num_classes, (int, np.integer)) else num_classes
+        shape = tuple(int(n) for n in sizes)
+        if not shape or min(shape) < 0:
+            raise ValueError(f"num_classes is {num_classes!r}, expected a size or a sample shape")
+        samples, lengths = read_one_hot(
+            batch, shape, check_dtype(np.float32 if dtype is None else dtype)
+        )
+        if lengths is None:
+            lead = int(np.prod(shape[:-1]))
+            layout = Layout.of_batch(len(samples.codes) // max(lead, 1))
+        else:
+            layout = Layout.of_lengths(lengths)
+        return Value._make(layout, device, sparse=samples)
+
+    @property
+    def data(self) -> np.ndarray:
+        """Padded data of shape `shape`; read-only, computed at first use."""
+        if self._padded is None:
+            layout = self._layout
+            if self._sparse is not None:
+                padded = self._sparse.dense(self._positions(), layout.rows * layout.steps)
+            elif layout.kind != "sequence":
+                padded = self._flat
+            elif layout.contiguous:
+                padded = moves.ragged_to_padded(self._flat, layout.offsets, layout.steps)
+            else:
+                padded = moves.ragged_to_cells(self._flat, layout.mask)
+            padded = padded.reshape(self.shape)
+            padded.flags.writeable = False
+            self._padded = padded
+        return self._padded
+
+    def _positions(self) -> np.ndarray:
+        return np.flatnonzero(self._layout.mask)
+
+    def _flat_values(self) -> np.ndarray:
+        """Valid samples (total, *s) in order, computed at first use; never written."""
+        if self._flat is None:
+            if self._sparse is not None:
+                total = self._layout.total
+                self._flat = self._sparse.dense(np.arange(total), total)
+            else:
+                self._flat = self._fresh_flat()
+        return self._flat
+
+    def _fresh_flat(self) -> np.ndarray:
+        """Valid samples (total, *s) in order, in memory of their own."""
+        if self._flat is not None:
+            return moves.copy_samples(self._flat)
+        layout = self._layout
+        if self._sparse is not None:
+            return self._sparse.dense(np.arange(layout.total), layout.total)
+        if layout.kind != "sequence":
+            return moves.copy_samples(self.data).reshape(layout.total, *self._sample_shape)
+        if layout.contiguous:
+            return moves.padded_to_ragged(self.data, layout.offsets)
+        return moves.cells_to_ragged(self.data, layout.mask, layout.total)
+
+    @property
+    def mask(self) -> np.ndarray:
+        """int8 mask: 0 invalid, 1 valid, 2 valid and a beginning; (rows, T), (B,) or ()."""
+        return self._layout.mask
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether any cell is invalid or any sequence continued."""
+        return self._layout.is_masked
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the samples are kept sparse."""
+        return self._sparse is not None
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of the padded data."""
+        return self._layout.rows
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of `data`."""
+        return self._layout.cell_shape + self._sample_shape
+
+    @property
+    def device(self) -> DeviceDescriptor:
+        """Where the batch lives."""
+        return self._device
+
+    def _needs_axes(self, what: str) -> None:
+        if self._layout.kind == "none":
+            raise TypeError(f"a Value without a batch axis has no {what}")
+
+    def __len__(self) -> int:
+        self._needs_axes("len()")
+        return self._layout.count
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Samples a sequence, int64 of shape (B,), in row-major order; read-only."""
+        self._needs_axes("lengths")
+        return self._layout.lengths
+
+    @property
+    def starts(self) -> np.ndarray:
+        """Whether each sequence is a new one, bool of shape (B,); read-only."""
+        self._needs_axes("starts")
+        return self._layout.starts
+
+    def asarray(self) -> np.ndarray:
+        """Return a fresh, writable copy of `data` on the host."""
+        return moves.copy_samples(self.data)
+
+    def ragged(self) -> Ragged:
+        """Return the sequences as a read-only Ragged, with the starts when any is continued."""
+        self._needs_axes("ragged form")
+        starts = None if self._layout.all_new else self._layout.starts
+        return Ragged._trusted(self._flat_values(), self._layout.offsets, starts)
+
+    def as_sequences(self, variable: Variable | None = None) -> Any:
+        """Return fresh arrays: a list with one a sequence, or one array without a sequence axis.
+
+        A sparse Value of sample rank 1 gives SciPy CSR matrices instead.
+        """
+        if variable is not None:
+            self._check_fits(variable)
+        if self._sparse is None or len(self._sample_shape) != 1:
+            return self._sequences(self._layout.kind if variable is None else variable.kind)
+        if self._layout.kind != "sequence":
+            return self._sparse.rows(0, self._layout.total)
+        bounds = self._layout.offsets.tolist()
+        return [
+            self._sparse.rows(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)
+        ]
+
+    def _sequences(self, kind: str) -> Any:
+        if kind != "sequence":
+            return self.asarray()
+        return moves.split(self._fresh_flat(), self._layout.offsets)
+
+    def to(self, device: DeviceDescriptor) -> Value:
+        """Return this batch on ``device``; itself when it is there already."""
+        if devices.resolve(device) == self._device:
+            return self
+        raise DeviceError(f"Values on {device} are not supported: use udfkit.cpu()")
+
+    def equals(self, other: Any) -> bool:
+        """Whether shape, dtype, lengths, starts and the bytes of all valid cells are equal."""
+        if self is other:
+            return True
+        return (
+            isinstance(other, Value)
+            and self.shape == other.shape
+            and self.dtype == other.dtype
+            and self._layout.kind == other._layout.kind
+            and np.array_equal(self._layout.lengths, other._layout.lengths)
+            and np.array_equal(self._layout.starts, other._layout.starts)
+            and self._flat_values().tobytes() == other._flat_values().tobytes()
+        )
+
+    def _check_fits(self, variable: Variable) -> None:
+        """Raise ValueError unless this batch is one for ``variable``."""
+        kind, sample = self._layout.kind, self._sample_shape
+        if self._unbound and variable.kind != kind:
+            axes = len(variable.dynamic_axes)
+            kind, sample = (variable.kind if len(self.shape) >= axes else kind), self.shape[axes:]
+        if kind != variable.kind:
+            raise ValueError(
+                f"the Value has {_AXES[kind]}, but variable {variable.name!r} has "
+                f"{_AXES[variable.kind]}: make it with sanitize_batch for this variable"
+            )
+        if not variable.accepts_sample(sample):
+            raise ValueError(
+                f"the Value has shape {shape_text(self.shape)}, with samples of shape "
+                f"{shape_text(sample)}; variable {variable.name!r} expects samples of shape "
+                f"{shape_text(variable.shape)}"
+            )
+        if self.dtype != variable.dtype:
+            raise ValueError(
+                f"the Value has dtype {self.dtype}, but variable {variable.name!r} has "
+                f"{variable.dtype}: cast the arrays before making it"
+            )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        layout = self._layout
+        mask = None if layout.contiguous else layout.mask
+        state = (layout.kind, layout.lengths, layout._given_starts, layout.rows, layout.steps, mask)
+        storage = {"padded": self._padded, "flat": self._flat, "sparse": self._sparse}
+        if self._padded is not None:
+            storage["flat"] = None
+        elif self._sparse is not None:
+            storage["flat"] = None
+        kept = {name: part for name, part in storage.items() if part is not None}
+        return _unpickle, (state, kept, self._unbound)
+
+    def __repr__(self) -> str:
+        form = "sparse " if self.is_sparse else ""
+        masked = ", masked" if self.is_masked else ""
+        return f"Value({form}{self.dtype} {shape_text(self.shape)} on {self._device}{masked})"
+
+
+_AXES = {
+    "sequence": "a batch axis and a sequence axis",
+    "batch": "a batch axis only",
+    "none": "no axes",
+}
+
+
+def _unpickle(state: tuple[Any, ...], storage: dict[str, Any], unbound: bool) -> Value:
+    made = Value._make(Layout(*state), devices.cpu(), **storage)
+    made._unbound = unbound
+    return made
