@@ -71,11 +71,11 @@ layers: $(DEV)
 	$(BIN)/lint-imports
 
 bench: $(DEV)
-	@test -f "$$HOME/.asv-machine.json" || $(BIN)/asv machine --yes </dev/null
+	@test -f "$$HOME/.asv-machine.json" || $(BIN)/asv machine --yes </dev/null >/dev/null
 	$(BIN)/asv run --environment existing:$(PY) --quick --dry-run --show-stderr
 
 bench-full: $(DEV)
-	@test -f "$$HOME/.asv-machine.json" || $(BIN)/asv machine --yes </dev/null
+	@test -f "$$HOME/.asv-machine.json" || $(BIN)/asv machine --yes </dev/null >/dev/null
 	$(BIN)/asv run --environment existing:$(PY) --show-stderr --set-commit-hash "$$(git rev-parse HEAD)"
 
 coverage: $(TEST)

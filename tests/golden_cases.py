@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+import reference
 import udfkit
 
 _FOLDER = Path(__file__).parent / "golden"
@@ -91,7 +92,16 @@ def recorded(back: dict[str, Any], field: str) -> Any:
 
 def dense(x: Any) -> np.ndarray:
     """`x` as a NumPy array."""
-    return x.toarray() if scipy.sparse.issparse(x) else np.asarray(x)
+    if scipy.sparse.issparse(x):
+        x = x.tocsr()  # read by hand, as SciPy makes no dense array of float16
+        return reference.csr_to_dense(x.data, x.indices, x.indptr, x.shape, x.dtype)
+    return np.asarray(x)
+
+
+def csr(array: np.ndarray) -> Any:
+    """A CSR matrix of any dtype: SciPy makes none of a dense float16 array."""
+    x = scipy.sparse.csr_matrix(array.astype(np.float64))
+    return scipy.sparse.csr_matrix((x.data.astype(array.dtype), x.indices, x.indptr), x.shape)
 
 
 def assert_bits(got: Any, want: np.ndarray, where: str) -> None:
@@ -110,7 +120,7 @@ def assert_sequences(got: Any, want: Any, where: str) -> None:
         if scipy.sparse.issparse(b):
             assert scipy.sparse.issparse(a), f"{where}[{k}]: {type(a)}"
             assert a.format == "csr"
-            a, b = a.toarray(), b.toarray()
+            a, b = dense(a), dense(b)
         assert_bits(a, np.asarray(b), f"{where}[{k}]")
 
 

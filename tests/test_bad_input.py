@@ -299,14 +299,12 @@ def test_a_value_whose_dtype_does_not_fit():
         sanitize_batch(sequence_variable(()), Value(ones(2, 3, dtype=np.float64)))
 
 
-@pytest.mark.parametrize("made", MAKERS)
-@pytest.mark.parametrize("asked", MAKERS)
+@pytest.mark.parametrize(
+    ("made", "asked"), [(made, asked) for made in MAKERS for asked in MAKERS if made != asked]
+)
 def test_a_value_of_another_kind_of_variable(made, asked):
-    if made == asked:
-        pytest.skip("the kinds fit")
-    value = sanitize_batch(
-        MAKERS[made]((3,)), ones(*{"sequence": (2, 4), "batch": (2,)}.get(made, ()), 3)
-    )
+    lead = {"sequence": (2, 4), "batch": (2,), "none": ()}[made]
+    value = sanitize_batch(MAKERS[made]((3,)), ones(*lead, 3))
     with raises(ValueError):
         sanitize_batch(MAKERS[asked]((3,)), value)
 

@@ -165,15 +165,15 @@ def forgetful(contract, n_in=2, n_out=1, filled=(), as_numpy=True):
     return fn
 
 
-@pytest.mark.parametrize("as_numpy", [True, False])
-@pytest.mark.parametrize("contract", CONTRACTS)
+@pytest.mark.parametrize(
+    ("contract", "as_numpy"),
+    [(c, True) for c in CONTRACTS] + [(c, False) for c in CONTRACTS if c != "cntk-beta"],
+)
 @pytest.mark.parametrize(
     ("n_in", "filled", "missing"),
     [(1, (), "x0"), (2, (), "x0 x1"), (2, (0,), "x1"), (2, (1,), "x0")],
 )
 def test_gradients_that_stay_none(contract, n_in, filled, missing, as_numpy):
-    if contract == "cntk-beta" and not as_numpy:
-        pytest.skip("refused at construction")
     fn = forgetful(contract, n_in, filled=filled, as_numpy=as_numpy)
     data, values = arguments_of(fn, starts=[False, True, True])
     state, _ = forward(fn, values)
@@ -194,8 +194,8 @@ def test_gradients_that_stay_none(contract, n_in, filled, missing, as_numpy):
 
 
 @pytest.mark.parametrize("contract", CONTRACTS)
-@pytest.mark.parametrize(("n_in", "n_out"), [(1, 1), (1, 2), (2, 1), (2, 2)])
-@pytest.mark.parametrize("filled", [(), (0,), (1,)])
+@pytest.mark.parametrize("n_in", [1, 2])
+@pytest.mark.parametrize(("n_out", "filled"), [(1, ()), (2, ()), (2, (0,)), (2, (1,))])
 def test_outputs_that_stay_none(contract, n_in, n_out, filled):
     class Forgetful(Linear):
         def forward(self, *args):
@@ -206,8 +206,6 @@ def test_outputs_that_stay_none(contract, n_in, n_out, filled):
             return None
 
     Forgetful.contract = contract
-    if n_out == 1 and filled:
-        pytest.skip("one output is returned, not filled in")
     fn = Forgetful([variable("sequence", f"x{i}") for i in range(n_in)], n_out)
     _, values = arguments_of(fn)
     outputs = dict.fromkeys(fn.outputs)

@@ -67,11 +67,11 @@ def patterns():
 
 
 @pytest.mark.parametrize("kind", ["sequence", "batch"])
-@pytest.mark.parametrize("as_numpy", [True, False])
-@pytest.mark.parametrize(("contract", "signature"), CALLED)
+@pytest.mark.parametrize(
+    ("contract", "signature", "as_numpy"),
+    [(*row, True) for row in CALLED] + [(*row, False) for row in CALLED if "beta" not in row[0]],
+)
 def test_arguments_of_forward_and_backward(contract, signature, as_numpy, kind):
-    if contract == "cntk-beta" and not as_numpy:
-        pytest.skip("refused at construction: test_contracts.py")
     container = "value" if not as_numpy else {"sequence": "list", "batch": "array"}[kind]
     for needs, n_out, asked, given in patterns():
         if signature == "two" and len(asked) > 1:

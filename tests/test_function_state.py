@@ -45,21 +45,29 @@ def test_state_comes_back_by_identity(n_in, n_out, as_numpy):
         assert fn.log[1][1][0] is state
 
 
+@pytest.mark.parametrize("made", ["BackPropState", "a class of one's own", "UserBackPropState"])
 @pytest.mark.parametrize("contract", ["auto", "cntk-2.0", "cntk-2.7"])
 @pytest.mark.parametrize("as_numpy", [True, False])
 @pytest.mark.parametrize("n_out", [1, 2])
-def test_a_state_made_by_the_user_passes_unwrapped(n_out, as_numpy, contract):
+def test_a_state_made_by_the_user_passes_unwrapped(n_out, as_numpy, contract, made):
+    class Own(BackPropState):
+        def __init__(self, device):
+            super().__init__(device)
+            self.extra = 1
+
     fn = linear(("sequence",), n_out, contract=contract, signature="star", as_numpy=as_numpy)
-    for own in (BackPropState(C.cpu()), UserBackPropState(fn, C.cpu(), {"kept": 1})):
-        fn.state = own
-        fn.log.clear()
-        _, values = arguments_of(fn)
-        engine_state, _ = forward(fn, values)
-        assert engine_state is own
-        assert engine_state.device() == C.cpu()
-        _, roots = roots_of(fn)
-        backward(fn, engine_state, roots)
-        assert fn.log[1][1][0] is own
+    fn.state = {
+        "BackPropState": lambda: BackPropState(C.cpu()),
+        "a class of one's own": lambda: Own(C.cpu()),
+        "UserBackPropState": lambda: UserBackPropState(fn, C.cpu(), {"kept": 1}),
+    }[made]()
+    _, values = arguments_of(fn)
+    engine_state, _ = forward(fn, values)
+    assert engine_state is fn.state
+    assert engine_state.device() == C.cpu()
+    _, roots = roots_of(fn)
+    backward(fn, engine_state, roots)
+    assert fn.log[1][1][0] is fn.state
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])

@@ -152,7 +152,7 @@ def assert_equal(got: Any, want: Any, where: str) -> None:
 
 # ---- the tests ----------------------------------------------------------------------------------
 
-GROUPED = [
+SINGLE = [
     c for c in CASES if c["name"] not in ("misc/call_counts", "misc/free_dimension")
 ]  # several functions or batches in one case: tests of their own below
 
@@ -165,7 +165,7 @@ def make(case: dict[str, Any], contract: str) -> Any:
 
 
 @ONCE
-@pytest.mark.parametrize("case", GROUPED, ids=lambda c: f"{c['id']}-{c['name']}")
+@pytest.mark.parametrize("case", SINGLE, ids=lambda c: f"{c['id']}-{c['name']}")
 def test_case(case: dict[str, Any], contract: str) -> None:
     row = row_of(case["name"], contract)
     outcome = row and row.outcome

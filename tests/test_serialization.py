@@ -189,15 +189,12 @@ def test_what_is_no_saved_function_is_refused(saved):
         C.load_function(saved)
 
 
-@pytest.mark.parametrize("missing", range(8))
-def test_a_saved_function_without_one_of_its_entries(fn, missing):
+def test_a_saved_function_without_one_of_its_entries(fn):
     saved = C.save_function(fn)
-    if missing >= len(saved):
-        pytest.skip("fewer entries")
-    key = list(saved)[missing]
-    del saved[key]
-    with pytest.raises((TypeError, ValueError), match=key):
-        C.load_function(saved)
+    for key in saved:
+        part = {k: v for k, v in saved.items() if k != key}
+        with pytest.raises((TypeError, ValueError), match=key):
+            C.load_function(part)
 
 
 @pytest.mark.parametrize("given", [3, [1], "state", object()])

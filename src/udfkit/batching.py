@@ -142,7 +142,7 @@ def _from_ragged(
     copy: bool,
     on_cast: Any,
 ) -> Value:
-    if seq_starts is not None and batch.has_starts:
+    if seq_starts is not None and len(seq_starts) and batch.has_starts:
         raise ValueError("seq_starts were given beside a Ragged that has starts: give one of them")
     values = batch.values
     if not var.accepts_sample(batch.sample_shape):

@@ -61,9 +61,10 @@ def _by_signature(call: Call) -> bool:
         parameters = inspect.signature(call.backward).parameters.values()
     except (TypeError, ValueError):
         return call.inputs_needing_gradient > 1
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        return call.inputs_needing_gradient > 1
-    return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters) >= 3
+    if sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters) >= 3:
+        return True
+    takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    return takes_any and call.inputs_needing_gradient > 1
 
 
 CONTRACTS: dict[str, Contract] = {

@@ -58,6 +58,7 @@ def run_forward(
     made = {}
     for variable in wanted:
         origin = f"forward of user function {function.name!r}, output {variable.name!r}"
+        _must_be_value(function, origin, results[variable])
         made[variable] = output_value(Returned(origin, variable), results[variable], values, where)
     record = CallRecord(
         {v: (a._layout, a._sample_shape) for v, a in zip(function.inputs, values, strict=True)},
@@ -99,6 +100,7 @@ def run_backward(
         layout, sample_shape = record.inputs[variable] if record else (None, None)
         if results[variable] is not None:
             origin = f"backward of user function {function.name!r}, gradient of {variable.name!r}"
+            _must_be_value(function, origin, results[variable])
             made[variable] = gradient_value(
                 Returned(origin, variable),
                 results[variable],
@@ -122,6 +124,14 @@ def _must_be_one_of(
         raise ValueError(
             f"{variable!r} is no {role} of {function.name!r}, whose {role}s are "
             f"{[v.name for v in known]}"
+        )
+
+
+def _must_be_value(function: UserFunction, origin: str, result: Any) -> None:
+    if not function.as_numpy and not isinstance(result, Value):
+        raise TypeError(
+            f"{origin}: {describe(result)} came, expected a Value, since as_numpy is False: make "
+            f"one with sanitize_batch"
         )
 
 
@@ -219,6 +229,7 @@ def _wrap_state(
                 f"BackPropState or None"
             )
         state = UserBackPropState(function, device, state)
+        state._wraps = True
     state._attach(device, record)
     return state
 
@@ -243,13 +254,13 @@ def _call_backward(
     where = f"backward of user function {function.name!r}"
     if not gives_variables and len(requested) > 1:
         raise ValueError(
-            f"{where} was asked for {len(requested)} gradients, but under contract "
-            f"{function.contract!r} it gets no dict to fill: give it a third argument, "
+            f"{where} was asked for {len(requested)} gradients, "
+            f"{[v.name for v in requested]}, but under contract {function.contract!r} it gets no dict to fill: give it a third argument, "
             f"backward(state, grad, variables)"
         )
     given = {variable: _for_user(function, value, variable) for variable, value in roots.items()}
     root = next(iter(given.values())) if rules.bare_root(call, gives_variables) else given
-    data = UserBackPropState.data(state)
+    data = UserBackPropState.data(state) if state._wraps else state
     if gives_variables:
         results: dict[Variable, Any] = dict.fromkeys(requested)
         returned = call_user(function, "backward", function.backward, data, root, results)

@@ -280,7 +280,7 @@ class UserFunction:
                 f"[udfkit.output_variable(shape, dtype, dynamic_axes)]"
             )
         if not outputs:
-            raise ValueError(f"{where} returned no outputs: a function has at least one")
+            raise ValueError(f"{where} returned no outputs, expected at least one")
         for k, variable in enumerate(outputs):
             if not isinstance(variable, Variable):
                 raise TypeError(

@@ -11,7 +11,14 @@ import numpy as np
 from udfkit import moves
 from udfkit.errors import shape_text
 
-__all__ = ["Layout", "check_starts", "read_layout"]
+__all__ = ["Layout", "all_new", "check_starts", "read_layout"]
+
+
+def all_new(count: int) -> np.ndarray:
+    """Return the starts of ``count`` new sequences; read-only."""
+    starts = np.ones(count, np.bool_)
+    starts.flags.writeable = False
+    return starts
 
 
 def check_starts(starts: Any, count: int, name: str = "seq_starts") -> np.ndarray | None:
@@ -123,12 +130,10 @@ class Layout:
     @cached_property
     def starts(self) -> np.ndarray:
         """Whether each sequence is a new one; read-only."""
-        if self._given_starts is not None:
-            self._given_starts.flags.writeable = False
-            return self._given_starts
-        starts = np.ones(self.count, np.bool_)
-        starts.flags.writeable = False
-        return starts
+        if self._given_starts is None:
+            return all_new(self.count)
+        self._given_starts.flags.writeable = False
+        return self._given_starts
 
     @cached_property
     def offsets(self) -> np.ndarray:

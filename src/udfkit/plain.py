@@ -62,7 +62,7 @@ def _plain(values: Mapping[Variable, Value]) -> Any:
 def _find_all(
     variables: Sequence[Variable], keys: Any, role: str, function: UserFunction
 ) -> list[Variable]:
-    named = [keys] if isinstance(keys, (str, Variable)) else list(keys)
+    named = list(keys) if isinstance(keys, (list, tuple, set, frozenset, dict)) else [keys]
     if not named:
         raise ValueError(f"no {role} was named: name at least one, or leave the argument out")
     return [_find(variables, key, role, function) for key in named]
@@ -72,8 +72,8 @@ def _find(variables: Sequence[Variable], key: Any, role: str, function: UserFunc
     found = [v for v in variables if v is key or (isinstance(key, str) and v.name == key)]
     if len(found) != 1:
         raise ValueError(
-            f"{key!r} names {'more than one' if found else 'no'} {role} of {function.name!r}, "
-            f"whose {role}s are {[v.name for v in variables]}"
+            f"{key!r} names {'more than one' if found else 'no'} {role} of {function.name!r}: use "
+            f"a Variable or a name among {[v.name for v in variables]}"
         )
     return found[0]
 
@@ -83,7 +83,13 @@ def _by_variable(
 ) -> dict[Variable, Any]:
     """Read a dict by Variable or name, or one bare thing for the only variable."""
     if isinstance(given, Mapping):
-        return {_find(variables, key, role, function): part for key, part in given.items()}
+        parts = {_find(variables, key, role, function): part for key, part in given.items()}
+        if len(parts) != len(given):
+            raise ValueError(
+                f"{what} of {function.name!r} names one {role} twice, by Variable and by name: "
+                f"keep one of {list(given)}"
+            )
+        return parts
     if len(variables) != 1:
         raise ValueError(
             f"{function.name!r} has {len(variables)} {role}s: give {what} as a dict by Variable or "

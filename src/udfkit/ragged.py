@@ -11,7 +11,7 @@ from udfkit import moves
 from udfkit.casting import check_real
 from udfkit.errors import shape_text
 from udfkit.items import host_array, read_rows, refuse_non_batch
-from udfkit.layout import check_starts
+from udfkit.layout import all_new, check_starts
 from udfkit.variable import check_dtype
 
 __all__ = ["Ragged"]
@@ -28,7 +28,7 @@ def _check_offsets(offsets: Any, total: int, trim: bool) -> np.ndarray:
         raise ValueError("offsets are empty: expected B + 1 positions, [0] for an empty batch")
     if given.dtype == np.uint64 and (given > np.uint64(2**63 - 1)).any():
         k = int(np.flatnonzero(given > np.uint64(2**63 - 1))[0])
-        raise ValueError(f"offset {given[k]} at position {k} exceeds int64")
+        raise ValueError(f"offset {given[k]} at position {k} exceeds int64: use smaller offsets")
     checked = np.array(given, dtype=np.int64)
     if checked[0] != 0:
         raise ValueError(f"offset {checked[0]} at position 0: the first offset must be 0")
@@ -43,8 +43,8 @@ def _check_offsets(offsets: Any, total: int, trim: bool) -> np.ndarray:
     if len(over):
         k = int(over[0])
         raise ValueError(
-            f"offset {checked[k]} at position {k} overruns the {total} values: offsets end at the "
-            f"number of values"
+            f"offset {checked[k]} at position {k} overruns the {total} values: offsets must end at "
+            f"the number of values"
         )
     if checked[-1] != total and not trim:
         raise ValueError(
@@ -210,7 +210,7 @@ class Ragged(Sequence[np.ndarray]):
     @property
     def starts(self) -> np.ndarray:
         """Whether each sequence is a new one, bool of shape (B,); all True unless given."""
-        return np.ones(len(self), np.bool_) if self._starts is None else self._starts
+        return all_new(len(self)) if self._starts is None else self._starts
 
     @property
     def has_starts(self) -> bool:

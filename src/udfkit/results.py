@@ -148,13 +148,13 @@ def _convert(where: Returned, result: Any, device: DeviceDescriptor) -> Value:
 
 
 def _with_starts(value: Value, candidates: list[Layout]) -> Value:
-    """Carry the starts of the first layout of equal lengths, unless the value has its own."""
+    """Carry the starts of the first layout of equal lengths."""
     layout = value._layout
-    if layout.kind != "sequence" or not layout.all_new:
+    if layout.kind != "sequence":
         return value
     for other in candidates:
         if np.array_equal(other.lengths, layout.lengths):
-            if other.all_new:
+            if np.array_equal(other.starts, layout.starts):
                 return value
             mask = None if layout.contiguous else _mask_with_starts(layout, other.starts)
             carried = Layout(
@@ -166,7 +166,7 @@ def _with_starts(value: Value, candidates: list[Layout]) -> Value:
 
 def _mask_with_starts(layout: Layout, starts: np.ndarray) -> np.ndarray:
     mask = np.array(layout.mask)
-    begins = np.flatnonzero(mask == 2)
-    continued = begins[~starts[layout.lengths > 0]]
-    mask.reshape(-1)[continued] = 1
+    cells = np.flatnonzero(mask)
+    first = cells[layout.offsets[:-1][layout.lengths > 0]]
+    mask.reshape(-1)[first] = np.where(starts[layout.lengths > 0], 2, 1)
     return mask

@@ -107,6 +107,9 @@ def load_function(
             f"expected a dict from save_function with version {_VERSION}, got "
             f"{saved.get('version') if isinstance(saved, dict) else type(saved).__name__!r}"
         )
+    absent = [key for key in ("op_name", "name", "inputs", "state") if key not in saved]
+    if absent:
+        raise ValueError(f"the saved function lacks {absent}: pass what save_function returned")
     op_name = saved["op_name"]
     make = _callbacks.get(op_name) or _classes().get(op_name)
     if make is None:
@@ -115,7 +118,7 @@ def load_function(
             f"call udfkit.register_udf_deserialize_callback({op_name!r}, callback)"
         )
     given = [_load_variable(v) for v in saved["inputs"]] if inputs is None else list(inputs)
-    made = make(given, saved["name"], saved["state"])
+    made = make(given, saved["name"], _plain(saved["state"], "the saved state"))
     if not isinstance(made, UserFunction):
         raise TypeError(
             f"deserialize of {op_name!r} returned a {type(made).__name__}, expected a UserFunction"

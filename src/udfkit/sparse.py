@@ -12,7 +12,8 @@ from udfkit.casting import cast_exactly, check_real
 from udfkit.errors import shape_text
 from udfkit.items import is_scipy_sparse
 from udfkit.kernels import cpu_kernel
-from udfkit.moves import check_size, offsets_of
+from udfkit.layout import Layout
+from udfkit.moves import check_size
 
 __all__ = ["ONE_HOT_SKIP", "CsrSamples", "OneHotSamples", "read_csr", "read_one_hot"]
 
@@ -33,11 +34,11 @@ class CsrSamples:
         """Dtype of the samples."""
         return self.data.dtype
 
-    def dense(self, positions: np.ndarray, cells: int) -> np.ndarray:
-        """Return zeroed samples (cells, columns) with row i at ``positions[i]``."""
+    def dense(self, positions: np.ndarray, cells: tuple[int, int]) -> np.ndarray:
+        """Return zeroed samples (rows * steps, columns) with row i at ``positions[i]``."""
         columns = self.sample_shape[0]
-        check_size(cells, 1, columns * self.dtype.itemsize, len(positions))
-        out = np.zeros((cells, columns), self.dtype)
+        check_size(*cells, columns * self.dtype.itemsize, len(positions))
+        out = np.zeros((prod(cells), columns), self.dtype)
         cpu_kernel("csr_to_dense")(
             self.indptr,
             self.indices,
@@ -48,6 +49,12 @@ class CsrSamples:
             out.ctypes.data,
         )
         return out
+
+    def nonzeros(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return (sample, position in the sample, value) of every item that is not +0."""
+        rows = np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
+        kept = (self.data != 0) | np.signbit(self.data.astype(np.float64))
+        return rows[kept], self.indices[kept], self.data[kept]
 
     def rows(self, first: int, last: int) -> Any:
         """Return samples ``first`` to ``last - 1`` as a SciPy CSR matrix of copies."""
@@ -68,18 +75,25 @@ class OneHotSamples:
         self.sample_shape = sample_shape
         self.dtype = dtype
 
-    def dense(self, positions: np.ndarray, cells: int) -> np.ndarray:
-        """Return zeroed samples (cells, *sample_shape) with sample i at ``positions[i]``."""
+    def dense(self, positions: np.ndarray, cells: tuple[int, int]) -> np.ndarray:
+        """Return zeroed samples (rows * steps, *s) with sample i at ``positions[i]``."""
         lead, classes = prod(self.sample_shape[:-1]), self.sample_shape[-1]
-        check_size(cells, 1, lead * classes * self.dtype.itemsize, len(positions))
-        out = np.zeros((cells, *self.sample_shape), self.dtype)
-        placed = np.full((cells, lead), -1, np.int64)
+        check_size(*cells, lead * classes * self.dtype.itemsize, len(positions))
+        out = np.zeros((prod(cells), *self.sample_shape), self.dtype)
+        placed = np.full((prod(cells), lead), -1, np.int64)
         placed[positions] = self.codes.reshape(-1, lead)
         one = np.ones(1, self.dtype)
         cpu_kernel("one_hot_to_dense")(
             placed.reshape(-1), classes, self.dtype.itemsize, one.ctypes.data, out.ctypes.data
         )
         return out
+
+    def nonzeros(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return (sample, position in the sample, value) of every one."""
+        lead, classes = prod(self.sample_shape[:-1]), self.sample_shape[-1]
+        at = np.flatnonzero(self.codes >= 0)
+        places = at % max(lead, 1) * classes + self.codes[at]
+        return at // max(lead, 1), places, np.ones(len(at), self.dtype)
 
     def rows(self, first: int, last: int) -> Any:
         """Return samples ``first`` to ``last - 1`` as a SciPy CSR matrix."""
@@ -140,16 +154,18 @@ def read_csr(
             )
         where = f"sequence {k}"
         check_real(matrix.dtype, where)
+        _check_structure(matrix, where)
         if not matrix.has_canonical_format:
             matrix = matrix.copy()
             matrix.sum_duplicates()
         if matrix.dtype != dtype:
             on_cast(matrix.dtype)
         indptrs.append(matrix.indptr[1:].astype(np.int64) + stored)
-        indices.append(matrix.indices.astype(np.int64))
-        data.append(cast_exactly(matrix.data, dtype, where))
+        used = int(matrix.indptr[-1])
+        indices.append(matrix.indices[:used].astype(np.int64))
+        data.append(cast_exactly(matrix.data[:used], dtype, where))
         lengths[k] = matrix.shape[0]
-        stored += len(matrix.data)
+        stored += used
     samples = CsrSamples(
         np.concatenate(indptrs),
         np.concatenate([np.zeros(0, np.int64), *indices]),
@@ -159,19 +175,42 @@ def read_csr(
     return samples, lengths
 
 
+def _check_structure(matrix: Any, where: str) -> None:
+    """Raise ValueError unless the index arrays of a CSR matrix stay inside it."""
+    indptr, indices = matrix.indptr, matrix.indices
+    stored = min(len(indices), len(matrix.data))
+    if len(indptr) != matrix.shape[0] + 1 or indptr[0] != 0 or (np.diff(indptr) < 0).any():
+        raise ValueError(
+            f"{where} is a corrupt CSR matrix: its indptr {indptr[:8].tolist()} must have "
+            f"{matrix.shape[0] + 1} entries, begin with 0 and not decrease"
+        )
+    if indptr[-1] > stored:
+        raise ValueError(
+            f"{where} is a corrupt CSR matrix: its indptr ends at {indptr[-1]}, but {stored} items "
+            f"are stored; make it again from valid arrays"
+        )
+    bad = np.flatnonzero((indices < 0) | (indices >= matrix.shape[1]))
+    if len(bad):
+        raise ValueError(
+            f"{where} is a corrupt CSR matrix: column {indices[bad[0]]} of item {bad[0]} must be "
+            f"from 0 to {matrix.shape[1] - 1}"
+        )
+
+
 def read_one_hot(
-    batch: Any, sample_shape: tuple[int, ...], dtype: np.dtype
-) -> tuple[OneHotSamples, np.ndarray | None]:
-    """Read class indices into samples and their lengths (None for a flat batch of samples)."""
-    flat, parts = _index_parts(batch)
+    batch: Any, num_classes: int | Sequence[int], dtype: np.dtype
+) -> tuple[OneHotSamples, Layout]:
+    """Read class indices into samples and the layout of their batch."""
+    sample_shape = _check_classes(num_classes)
     lead, classes = prod(sample_shape[:-1]), sample_shape[-1]
+    flat, parts = _index_parts(batch)
     for k, part in enumerate(parts):
         bad = np.flatnonzero(((part < 0) | (part >= classes)) & (part != ONE_HOT_SKIP))
         if len(bad):
             step = int(bad[0])
             raise ValueError(
-                f"one-hot index {part[step]} at {_place(flat, k, step)} is out of range: expected 0 "
-                f"to {classes - 1}, or Value.ONE_HOT_SKIP for a zero sample"
+                f"one-hot index {part[step]} at {_place(flat, k, step)} is out of range: expected "
+                f"0 to {classes - 1} for {classes} classes, or Value.ONE_HOT_SKIP for a zero sample"
             )
         if lead and len(part) % lead:
             raise ValueError(
@@ -181,9 +220,27 @@ def read_one_hot(
     joined = np.concatenate([np.zeros(0, np.int64), *parts])
     codes = np.where(joined == ONE_HOT_SKIP, -1, joined)
     samples = OneHotSamples(codes, sample_shape, dtype)
+    per_sample = max(lead, 1)
     if flat:
-        return samples, None
-    return samples, np.array([len(part) // max(lead, 1) for part in parts], np.int64)
+        return samples, Layout.of_batch(len(codes) // per_sample)
+    if isinstance(batch, np.ndarray):
+        return samples, Layout.of_rectangle(len(batch), batch.shape[1] // per_sample)
+    lengths = np.array([len(part) // per_sample for part in parts], np.int64)
+    return samples, Layout.of_lengths(lengths, getattr(batch, "_starts", None))
+
+
+def _check_classes(num_classes: Any) -> tuple[int, ...]:
+    sizes = (num_classes,) if isinstance(num_classes, (int, np.integer)) else num_classes
+    if (
+        not isinstance(sizes, (tuple, list))
+        or not sizes
+        or not all(isinstance(n, (int, np.integer)) and n >= 0 for n in sizes)
+    ):
+        raise ValueError(
+            f"num_classes is {num_classes!r}, expected a number of classes or a sample shape whose "
+            f"last axis is the classes"
+        )
+    return tuple(int(n) for n in sizes)
 
 
 def _place(flat: bool, k: int, step: int) -> str:
@@ -191,7 +248,7 @@ def _place(flat: bool, k: int, step: int) -> str:
 
 
 def _index_parts(batch: Any) -> tuple[bool, list[np.ndarray]]:
-    """Return (whether the batch is flat, one int64 vector a sequence)."""
+    """Return (whether the batch is one vector of samples, an int64 vector a sequence)."""
     if isinstance(batch, np.ndarray):
         if batch.ndim == 1 and batch.dtype.kind != "O":
             return True, [_indices(batch, True, 0)]

@@ -21,6 +21,7 @@ class BackPropState:
     _device: DeviceDescriptor | None = None
     _record: Any = None
     _shared = False
+    _wraps = False
 
     def __init__(self, device: DeviceDescriptor):
         self._device = device

@@ -158,18 +158,9 @@ class Value:
         >>> v.is_sparse, v.lengths.tolist(), v.data[1, 0].tolist()
         (True, [2, 1], [0.0, 0.0, 1.0])
         """
-        sizes = (num_classes,) if isinstance(num_classes, (int, np.integer)) else num_classes
-        shape = tuple(int(n) for n in sizes)
-        if not shape or min(shape) < 0:
-            raise ValueError(f"num_classes is {num_classes!r}, expected a size or a sample shape")
-        samples, lengths = read_one_hot(
-            batch, shape, check_dtype(np.float32 if dtype is None else dtype)
+        samples, layout = read_one_hot(
+            batch, num_classes, check_dtype(np.float32 if dtype is None else dtype)
         )
-        if lengths is None:
-            lead = int(np.prod(shape[:-1]))
-            layout = Layout.of_batch(len(samples.codes) // max(lead, 1))
-        else:
-            layout = Layout.of_lengths(lengths)
         return Value._make(layout, device, sparse=samples)
 
     @property
@@ -178,7 +169,9 @@ class Value:
         if self._padded is None:
             layout = self._layout
             if self._sparse is not None:
-                padded = self._sparse.dense(self._positions(), layout.rows * layout.steps)
+                padded = self._sparse.dense(
+                    np.flatnonzero(layout.mask), (layout.rows, layout.steps)
+                )
             elif layout.kind != "sequence":
                 padded = self._flat
             elif layout.contiguous:
@@ -190,17 +183,10 @@ class Value:
             self._padded = padded
         return self._padded
 
-    def _positions(self) -> np.ndarray:
-        return np.flatnonzero(self._layout.mask)
-
     def _flat_values(self) -> np.ndarray:
         """Valid samples (total, *s) in order, computed at first use; never written."""
         if self._flat is None:
-            if self._sparse is not None:
-                total = self._layout.total
-                self._flat = self._sparse.dense(np.arange(total), total)
-            else:
-                self._flat = self._fresh_flat()
+            self._flat = self._fresh_flat()
         return self._flat
 
     def _fresh_flat(self) -> np.ndarray:
@@ -209,7 +195,7 @@ class Value:
             return moves.copy_samples(self._flat)
         layout = self._layout
         if self._sparse is not None:
-            return self._sparse.dense(np.arange(layout.total), layout.total)
+            return self._sparse.dense(np.arange(layout.total), (layout.total, 1))
         if layout.kind != "sequence":
             return moves.copy_samples(self.data).reshape(layout.total, *self._sample_shape)
         if layout.contiguous:
@@ -277,20 +263,21 @@ class Value:
         return Ragged._trusted(self._flat_values(), self._layout.offsets, starts)
 
     def as_sequences(self, variable: Variable | None = None) -> Any:
-        """Return fresh arrays: a list with one a sequence, or one array without a sequence axis.
+        """Return a list with a fresh array ``(length, *s)`` for each sequence.
 
-        A sparse Value of sample rank 1 gives SciPy CSR matrices instead.
+        A sparse Value of sample rank 1 gives SciPy CSR matrices instead. Without a sequence axis
+        every sequence is one sample.
         """
+        self._needs_axes("sequences")
         if variable is not None:
             self._check_fits(variable)
+            if variable.kind == "batch" and self._sparse is None:
+                return list(self.asarray()[:, np.newaxis])
+        offsets = self._layout.offsets
         if self._sparse is None or len(self._sample_shape) != 1:
-            return self._sequences(self._layout.kind if variable is None else variable.kind)
-        if self._layout.kind != "sequence":
-            return self._sparse.rows(0, self._layout.total)
-        bounds = self._layout.offsets.tolist()
-        return [
-            self._sparse.rows(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)
-        ]
+            return moves.split(self._fresh_flat(), offsets)
+        bounds = zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+        return [self._sparse.rows(a, b) for a, b in bounds]
 
     def _sequences(self, kind: str) -> Any:
         if kind != "sequence":
@@ -314,8 +301,14 @@ class Value:
             and self._layout.kind == other._layout.kind
             and np.array_equal(self._layout.lengths, other._layout.lengths)
             and np.array_equal(self._layout.starts, other._layout.starts)
-            and self._flat_values().tobytes() == other._flat_values().tobytes()
+            and self._same_samples(other)
         )
+
+    def _same_samples(self, other: Value) -> bool:
+        if self._sparse is not None and other._sparse is not None:
+            pairs = zip(self._sparse.nonzeros(), other._sparse.nonzeros(), strict=True)
+            return all(a.tobytes() == b.tobytes() for a, b in pairs)
+        return self._flat_values().tobytes() == other._flat_values().tobytes()
 
     def _check_fits(self, variable: Variable) -> None:
         """Raise ValueError unless this batch is one for ``variable``."""

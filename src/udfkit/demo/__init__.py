@@ -1,12 +1,14 @@
-"""``python -m udfkit demo``: who is speaking?
+"""``python -m udfkit demo``: a model with a user function in it learns who is speaking.
 
-A small NumPy model names the speaker of an utterance. In its middle is a user function,
-`udfkit.demo.attention.AttentionPooling`: read that file to see how one is written.
+The user function is `udfkit.demo.attention.AttentionPooling`: read that file to see how one is
+written, and `udfkit.demo.model` to see how one is called.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 import time
 from pathlib import Path
 
@@ -37,15 +39,13 @@ def main(argv: list[str]) -> int:
     """
     arguments = _parser().parse_args(argv)
     began = time.perf_counter()
-
-    import matplotlib as mpl
+    _one_blas_thread()
 
     from udfkit.demo import checking, figure, report
     from udfkit.demo.data import load
     from udfkit.demo.progress import Progress
     from udfkit.demo.training import Settings, sample_batch, train
 
-    mpl.use("agg")
     training, test = load()
     print(report.task(training, test), flush=True)
 
@@ -67,6 +67,17 @@ def main(argv: list[str]) -> int:
     )
     print(report.summary(history, len(test), arguments.output, time.perf_counter() - began))
     return 0
+
+
+def _one_blas_thread() -> None:
+    """Keep NumPy from starting threads, unless the environment says how many.
+
+    The matrices are so small that threads cost more than they bring, and on a busy machine they
+    wait for each other most of the time. Once NumPy is loaded the number is settled.
+    """
+    if "numpy" not in sys.modules:
+        for library in ("OPENBLAS", "MKL", "OMP"):
+            os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -109,4 +120,6 @@ def _png(text: str) -> Path:
         raise argparse.ArgumentTypeError(
             f"the folder {str(path.parent)!r} of {text!r} is not there: create it first"
         )
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written: choose another --output")
     return path

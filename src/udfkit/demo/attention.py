@@ -33,8 +33,9 @@ def attention_weights(frames: np.ndarray, query: np.ndarray) -> np.ndarray:
     [[0.25], [0.75]]
     """
     scores = frames @ query
-    weights = np.exp(scores - scores.max(axis=0, initial=-np.inf))
-    return weights / weights.sum(axis=0)
+    weights: np.ndarray = np.exp(scores - scores.max(axis=0, initial=-np.inf))
+    weights /= weights.sum(axis=0)
+    return weights
 
 
 class AttentionPooling(udfkit.UserFunction):

@@ -74,12 +74,13 @@ def check_function(rng: np.random.Generator, function: type | None = None) -> Ch
     pooling = (function or AttentionPooling)(features, query)
     utterances = [rng.normal(size=(length, size)) for length in (3, 1, 5)]
     root = rng.normal(size=(len(utterances), heads, size))
-    inputs = {features: utterances, query: query.value.copy()}
+    point = query.value.copy()
+    inputs = {features: utterances, query: point}
 
     gradients = pooling.grad(inputs, root_gradients=root)
     return _compare(
         [*gradients[features], gradients[query]],
-        [*utterances, inputs[query]],
+        [*utterances, point],
         lambda: float((pooling.eval(inputs) * root).sum()),
     )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
+from matplotlib import style
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap, ListedColormap
 from matplotlib.figure import Figure
@@ -27,7 +27,7 @@ PADDING = "#eceff2"
 VALID = "#3d7ea6"
 BEGINNING = "#16324a"
 ACCENT = "#d9662b"
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 10.5,
     "text.color": INK,
@@ -66,24 +66,29 @@ def draw(
     utterances : Utterances
         Those whose attention is shown, a few; see `varied_lengths`.
     """
-    with mpl.rc_context(STYLE):
+    with style.context(["default", STYLE]):
         figure = Figure(figsize=(10, 6.25), dpi=160)
         FigureCanvasAgg(figure)
-        left, right = figure.add_gridspec(
-            1, 2, left=0.055, right=0.93, top=0.825, bottom=0.09, wspace=0.26, width_ratios=(1, 1.36)
+        columns = figure.add_gridspec(
+            1,
+            2,
+            left=0.055,
+            right=0.93,
+            top=0.825,
+            bottom=0.09,
+            wspace=0.26,
+            width_ratios=(1, 1.36),
         )
-        above, below = right.subgridspec(2, 1, hspace=0.62, height_ratios=(1, 1.35))
-        _occupancy(figure.add_subplot(left), batch)
-        learning = figure.add_subplot(above)
-        _learning(learning, history)
-        _attention(figure, figure.add_subplot(below), classifier, utterances)
+        rows = columns[1].subgridspec(2, 1, hspace=0.62, height_ratios=(1, 1.35))
+        left, right, below = map(figure.add_subplot, (columns[0], rows[0], rows[1]))
+        _occupancy(left, batch)
+        _learning(right, history)
+        _attention(figure, below, classifier, utterances)
         share = 100 * history.accuracies[-1]
         headline = f"{share:.1f} % of the test utterances named right"
-        style = {"y": 0.95, "fontweight": "bold", "va": "center"}
-        figure.text(left.get_position(figure).x0, s="Who is speaking?", fontsize=20, **style)
-        figure.text(
-            learning.get_position().x0, s=headline, fontsize=13.5, color=ACCENT, **style
-        )
+        line: dict[str, Any] = {"y": 0.95, "fontweight": "bold", "va": "center"}
+        figure.text(left.get_position().x0, s="Who is speaking?", fontsize=20, **line)
+        figure.text(right.get_position().x0, s=headline, fontsize=13.5, color=ACCENT, **line)
         figure.savefig(path)
 
 
@@ -108,7 +113,7 @@ def varied_lengths(utterances: Utterances, count: int) -> Utterances:
 
 
 def _heading(axes: Any, text: str, detail: str = "") -> None:
-    for words, height, style in (
+    for words, height, looks in (
         (text, 27, {"fontsize": 12, "fontweight": "bold"}),
         (detail, 11, {"fontsize": 9.5, "color": MUTED}),
     ):
@@ -120,7 +125,7 @@ def _heading(axes: Any, text: str, detail: str = "") -> None:
             textcoords="offset points",
             va="center",
             annotation_clip=False,
-            **style,
+            **looks,
         )
 
 
@@ -195,9 +200,7 @@ def _learning(axes: Any, history: History) -> None:
     )
 
 
-def _attention(
-    figure: Figure, axes: Any, classifier: Classifier, utterances: Utterances
-) -> None:
+def _attention(figure: Figure, axes: Any, classifier: Classifier, utterances: Utterances) -> None:
     hidden = classifier.model.hidden(classifier.batch(utterances.frames))
     query = classifier.model.query.value
     named = classifier.name_speakers(utterances.frames)

@@ -83,7 +83,8 @@ class Model:
     --------
     >>> import numpy as np, udfkit
     >>> model = Model(np.random.default_rng(0))
-    >>> batch = udfkit.Ragged.from_list([np.ones((7, 12), np.float32), np.ones((9, 12), np.float32)])
+    >>> frames = np.ones((16, 12), np.float32)
+    >>> batch = udfkit.Ragged.from_list([frames[:7], frames[7:]])
     >>> logits, trace = model.forward(batch)
     >>> logits.shape, sorted(model.backward(trace, np.ones_like(logits)))
     ((2, 9), ['bias', 'offset', 'query', 'readout', 'weights'])
@@ -204,4 +205,5 @@ def context_windows(frames: udfkit.Ragged, reach: int) -> np.ndarray:
     first = np.repeat(frames.offsets[:-1], frames.lengths)[:, None]
     last = np.repeat(frames.offsets[1:] - 1, frames.lengths)[:, None]
     neighbours = np.arange(total)[:, None] + np.arange(-reach, reach + 1)
-    return frames.values[np.clip(neighbours, first, last)].reshape(total, -1)
+    windows: np.ndarray = frames.values[np.clip(neighbours, first, last)]
+    return windows.reshape(total, frames.values.shape[1] * (2 * reach + 1))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
 __all__ = ["Progress"]
 
 
 class Progress:
-    """Shows how far the training is.
+    r"""Shows how far the training is.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class Progress:
     >>> with Progress(1, stream) as progress:
     ...     progress(0, 0.5, 0.9)
     >>> stream.getvalue()
-    'epoch  1 of 1: loss 0.500, test accuracy 90.0 %\\n'
+    'epoch  1 of 1: loss 0.500, test accuracy 90.0 %\n'
     """
 
     def __init__(self, epochs: int, stream: TextIO | None = None) -> None:
@@ -34,7 +34,7 @@ class Progress:
         self._every = max(1, round(epochs / 10))
         self._bar = _bar(epochs, self._stream)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

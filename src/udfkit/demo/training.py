@@ -94,7 +94,9 @@ class Classifier:
 
     def name_speakers(self, frames: list[np.ndarray]) -> np.ndarray:
         """Return the most likely speaker of each utterance, int64."""
-        return self.model.forward(self.batch(frames))[0].argmax(axis=1)
+        logits, _ = self.model.forward(self.batch(frames))
+        speakers: np.ndarray = logits.argmax(axis=1)
+        return speakers
 
 
 def cross_entropy(
@@ -147,9 +149,7 @@ class _Adam:
             parameter.value = parameter.value - rate * mean / (1 - 0.9**self._taken) / spread
 
 
-def _varied(
-    frames: udfkit.Ragged, settings: Settings, rng: np.random.Generator
-) -> udfkit.Ragged:
+def _varied(frames: udfkit.Ragged, settings: Settings, rng: np.random.Generator) -> udfkit.Ragged:
     noise = settings.noise * rng.standard_normal(frames.values.shape, np.float32)
     shift = settings.shift * rng.standard_normal((len(frames), *frames.sample_shape), np.float32)
     return frames.with_values(frames.values + noise + np.repeat(shift, frames.lengths, axis=0))
@@ -160,7 +160,7 @@ def train(
     test: Utterances,
     settings: Settings,
     seed: int,
-    report: Callable[[int, float, float], None] = lambda epoch, loss, accuracy: None,
+    report: Callable[[int, float, float], object] | None = None,
 ) -> tuple[Classifier, History]:
     """Train a model; the same arguments give the same model on the same machine.
 
@@ -214,7 +214,8 @@ def train(
         history.losses.append(total / len(training))
         right = classifier.name_speakers(test.frames) == test.speakers
         history.accuracies.append(float(right.mean()))
-        report(epoch, history.losses[-1], history.accuracies[-1])
+        if report is not None:
+            report(epoch, history.losses[-1], history.accuracies[-1])
     return classifier, history
 
 
