@@ -1,1 +1,4 @@
 """Benchmarks of udfkit, run by asv (`make bench`, `make bench-full`)."""
+
+# asv forks each benchmark from a server that has read this module: the compiler is loaded once.
+from udfkit.kernels import cpu  # noqa: F401

@@ -250,6 +250,15 @@ def test_seq_starts_that_are_not_booleans(starts):
         sanitize_batch(sequence_variable(()), [ones(2), ones(1)], seq_starts=starts)
 
 
+@pytest.mark.parametrize(
+    "starts", [5, True, iter([True, False]), np.ones((2, 1), bool), "tf", {True, False}], ids=repr
+)
+def test_seq_starts_that_are_no_sequence(starts):
+    for batch in ([ones(2), ones(1)], Ragged(ones(3), [0, 2, 3]), ones(2, 3)):
+        with raises((ValueError, TypeError), "seq_starts"):
+            sanitize_batch(sequence_variable(()), batch, seq_starts=starts)
+
+
 def test_seq_starts_of_integers_are_a_value_error():
     for starts in ([1, 0], np.array([1, 0])):
         with raises(ValueError, "seq_starts"):

@@ -271,3 +271,50 @@ def test_a_failed_check_of_a_gradient_fills_no_gradient():
         function._backward(state, gradients, variables)
     assert variables == {x: None, y: None}
     assert list(gradients) == [function.outputs[0]]
+
+
+class OnGpu:
+    """Says that it lives on a GPU."""
+
+    __cuda_array_interface__ = {  # noqa: RUF012
+        "shape": (2,),
+        "typestr": "<f4",
+        "data": (0, False),
+        "version": 3,
+    }
+
+
+class Broken:
+    """Says that it speaks DLPack, and fails."""
+
+    def __dlpack__(self, **kwargs):
+        raise BufferError("not today")
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_arrays_that_cannot_be_read_here(whole):
+    masked = np.ma.masked_array(np.ones((2, 2), F32), [[0, 1], [0, 0]])
+    for thing, part in ((masked, "mask"), (OnGpu(), "GPU"), (Broken(), "not today")):
+        batch = thing if whole else [np.ones(1, F32), thing]
+        with pytest.raises(Exception) as caught:
+            sanitize_batch(sequence_variable(()), batch)
+        assert not isinstance(caught.value, (AttributeError, BufferError, ImportError))
+        assert part in str(caught.value)
+        assert whole or "1" in str(caught.value)
+
+
+def test_csr_matrices_of_several_rows_for_a_batch_only_variable():
+    with raises(ValueError, 2, 5):
+        sanitize_batch(batch_variable((3,)), [csr(1, 3), csr(1, 3), csr(5, 3)])
+
+
+def test_a_ragged_from_what_is_no_batch():
+    for thing in (None, 3, "abc", {1.0}, (x for x in [1.0])):
+        with raises(TypeError, fix=False) as caught:
+            Ragged.from_list(thing)
+        assert "list" in str(caught.value)
+    with raises(ValueError):
+        Ragged.concat([])

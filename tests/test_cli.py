@@ -76,13 +76,20 @@ def test_info_says_what_is_set(info, monkeypatch):
     monkeypatch.delenv("UDFKIT_NUM_THREADS", raising=False)
     monkeypatch.delenv("UDFKIT_MAX_BYTES", raising=False)
     text = info()
-    assert "UDFKIT_NUM_THREADS is not set;" in text
+    assert "(UDFKIT_NUM_THREADS is not set);" in text
     assert "memory of this machine" in text
     monkeypatch.setenv("UDFKIT_NUM_THREADS", "3")
     monkeypatch.setenv("UDFKIT_MAX_BYTES", "123456789")
     text = info()
-    assert "UDFKIT_NUM_THREADS=3;" in text
+    assert "threads 3 (UDFKIT_NUM_THREADS);" in text
     assert "123,456,789 bytes for one padded batch (0.1 GiB; UDFKIT_MAX_BYTES)" in text
+
+
+def test_info_reports_a_setting_that_cannot_be_read(info, monkeypatch):
+    monkeypatch.setenv("UDFKIT_NUM_THREADS", "many")
+    text = info()
+    assert "threads unknown (ValueError: " in text
+    assert "'many'" in text
 
 
 def test_info_names_the_cache_folder_or_why_there_is_none(info, monkeypatch):

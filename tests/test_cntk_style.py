@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from udfkit.ops.functions import UserFunction
 
 import udfkit as C
 from udfkit import output_variable, user_function
+from udfkit.ops.functions import UserFunction
 
 
 class MySigmoid(UserFunction):

@@ -22,12 +22,12 @@ from udfkit import Ragged, Value, sanitize_batch, variable_value_to_seq
 F32 = np.float32
 
 ELSEWHERE = {
-    4: "dispatch: a function with a batch-only output is tested with user functions",
-    8: "dispatch: starts through a user function are tested with user functions",
+    4: "a batch-only output: test_field_reports_dispatch.py",
+    8: "starts through a user function: test_field_reports_dispatch.py",
     18: "speed: a benchmark, not a test; the batch is packed once a call",
-    22: "dispatch: inputs that must agree are compared by user functions",
+    22: "inputs of unequal lengths: test_field_reports_dispatch.py",
     35: "documentation: the contract's worked example is tested in test_batching.py",
-    42: "GPU: helper arrays are tested with the CUDA kernels",
+    42: "GPU: on the CPU there is one device, and lengths are always host arrays",
     43: "GPU half: lengths and offsets are host arrays of any integer dtype (test_value.py)",
 }
 

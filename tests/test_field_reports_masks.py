@@ -18,12 +18,12 @@ F32 = np.float32
 
 ELSEWHERE = {
     57: "cannot occur: no function has a maximum length, so nothing is ever cut off",
-    71: "softmax: udfkit masks by selecting cells, never by multiplying",
-    72: "gradients in the padding: user code never sees padding",
+    71: "softmax over an empty sequence: test_field_reports_gradient.py",
+    72: "gradients in the padding: test_field_reports_gradient.py",
     78: "cannot occur: see 57; padding is on the right unless a mask says otherwise",
-    84: "dispatch: results of user functions with new lengths",
+    84: "results with new lengths: test_field_reports_dispatch.py",
     86: "GPU: all-invalid rows on the CPU are in test_empty.py",
-    96: "compiled signatures: kernels move bytes, checked with the kernels",
+    96: "compiled signatures are counted in test_field_reports_dispatch.py",
     104: "cannot occur: padding has no multiple; each Value carries one data and one mask",
     109: "cannot occur: kernels see flat buffers and int64 arrays, never a list of arrays",
     137: "cannot occur: boundaries are never guessed; a mask of ones is a continued sequence",

@@ -298,12 +298,15 @@ def test_user_methods_get_dicts_of_their_own():
 
 
 @pytest.mark.parametrize("asked", [0, 1])
-def test_auto_asks_forward_for_every_declared_output(asked):
-    fn = linear(("sequence",), n_out=2)
+@pytest.mark.parametrize("contract", ["auto", "cntk-beta", "cntk-2.0", "cntk-2.7"])
+def test_auto_asks_forward_for_every_declared_output_others_for_those_wanted(contract, asked):
+    fn = linear(("sequence",), n_out=2, contract=contract)
     data, values = arguments_of(fn)
-    wanted = list(fn.outputs)[asked]
-    _, results = fn._forward(values, {wanted: None})
-    assert list(fn.log[0][1][1]) == list(fn.outputs)
+    wanted = fn.outputs[asked]
+    outputs = {wanted: None}
+    _, results = fn._forward(values, outputs)
+    assert list(fn.log[0][1][1]) == (list(fn.outputs) if contract == "auto" else [wanted])
+    assert list(results) == list(outputs) == [wanted]
     assert_same(results[wanted], [weight(asked, 0) * v for v in data[0]])
 
 
@@ -391,3 +394,13 @@ def test_an_output_takes_the_starts_of_the_first_input_with_equal_lengths(take, 
     ]
     _, results = forward(fn, values)
     assert tuple(results[fn.outputs[0]].starts) == starts[wanted]
+
+
+def test_starts_that_travel_never_join_two_sequences_of_a_row():
+    fn = linear(("sequence", "sequence"), as_numpy=False)
+    fn.forward = lambda args, device, retain: (None, args[1])
+    two_rows = Value.create(fn.inputs[0], batch("sequence", (3, 2)), [True, False])
+    one_row = Value(np.ones((1, 5, 2), np.float32), np.array([[2, 1, 1, 2, 1]], np.int8))
+    _, results = forward(fn, [two_rows, one_row])
+    out = results[fn.outputs[0]]
+    assert list(out.lengths) == list(Value(out.data, out.mask).lengths) == [3, 2]

@@ -96,6 +96,17 @@ def test_a_gradient_has_the_lengths_of_its_input():
     refused(ValueError, ["sequence 0"], "backward", value)
 
 
+def test_a_gradient_has_the_size_that_its_inputs_free_dimension_had():
+    fn = Linear([variable("sequence", "feat", shape=(C.FreeDimension,))])
+    fn.backward = lambda state, grad, variables: variables.update(
+        {fn.inputs[0]: like((3, 4), (1, 4), (2, 4))}
+    )
+    with pytest.raises(ValueError, match="feat") as info:
+        fn.grad(batch("sequence", shape=(5,)))
+    assert "(4,)" in str(info.value)
+    assert "(5,)" in str(info.value)
+
+
 def test_an_output_may_have_other_lengths_than_its_input():
     answer = like((1, 2), (0, 2), (5, 2))
     assert_same(Answering("forward", answer).eval(batch("sequence")), answer)
@@ -108,6 +119,17 @@ def test_a_rectangle_is_fine_where_all_lengths_are_equal(phase):
         fn = Answering(phase, answer)
         got = fn.eval(data) if phase == "forward" else fn.grad(data)
         assert_same(got, ones(data))
+
+
+def test_a_rectangle_is_fine_where_one_input_has_these_lengths():
+    fn = linear(("sequence", "sequence"))
+    data = {"x0": batch("sequence"), "x1": batch("sequence", (2, 2, 2))}
+    fn.forward = lambda args, device, retain: (None, np.ones((3, steps, 2), F32))
+    steps = 2
+    assert_same(fn.eval(data), ones(data["x1"]))
+    steps = 3
+    with pytest.raises(ValueError, match="padding"):
+        fn.eval(data)
 
 
 @pytest.mark.parametrize("case", ["array", "Value"])

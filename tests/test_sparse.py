@@ -88,6 +88,26 @@ def test_sparse_and_dense_values_of_the_same_numbers_are_equal(case):
     reference.assert_same(again.data, plain.data)
 
 
+def test_sparse_values_compare_by_the_bits_of_their_samples():
+    def value(stored, columns):
+        matrix = scipy.sparse.csr_matrix(
+            (np.asarray(stored, F32), np.asarray(columns), np.array([0, len(columns)])),
+            shape=(1, 3),
+        )
+        return sanitize_batch(sequence_variable((3,)), [matrix])
+
+    special = strategies.special_floats("float32")
+    for i in range(len(special)):
+        for j in range(len(special)):
+            left, right = value(special[i : i + 1], [1]), value(special[j : j + 1], [1])
+            assert left.equals(right) == (i == j)
+    # What counts is the sample, not how it is stored.
+    assert value([0.0, 5.0], [0, 2]).equals(value([5.0], [2]))
+    assert not value([-0.0, 5.0], [0, 2]).equals(value([5.0], [2]))
+    assert value([1.0], [2]).equals(Value.one_hot([[2]], 3))
+    assert not value([1.0], [2]).equals(Value.one_hot([[1]], 3))
+
+
 @pytest.mark.parametrize("is_sparse", [True, False])
 def test_one_csr_matrix_alone(is_sparse):
     dense = np.array([[0, 1, 2], [0, 0, 0], [3, 0, 0]], F32)

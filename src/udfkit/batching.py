@@ -91,30 +91,28 @@ def make_value(
     if isinstance(batch, Value):
         return _check_value(var, batch, seq_starts, device)
     device = devices.resolve(device)
-
-    def on_cast(dtype: np.dtype) -> None:
-        if warn:
-            warn_cast(var, dtype)
-
     if seq_starts is not None and len(seq_starts) and var.kind != "sequence":
         raise ValueError(
             f"seq_starts were given, but variable {var.name!r} has no sequence axis: leave them "
             f"out, or declare it with udfkit.sequence.input_variable"
         )
+    warn_for = var if warn else None
+    if type(batch) is list or type(batch) is tuple:
+        return _from_list(var, batch, seq_starts, device, pad_now, warn_for)
     if isinstance(batch, Ragged):
-        return _from_ragged(var, batch, seq_starts, device, copy, on_cast)
+        return _from_ragged(var, batch, seq_starts, device, copy, warn_for)
     if is_scipy_sparse(batch):
-        return _from_one_csr(var, batch, seq_starts, device, on_cast)
+        return _from_one_csr(var, batch, seq_starts, device, warn_for)
     refuse_non_batch(batch, f"the batch for variable {var.name!r}")
     array = host_array(batch, f"the batch for variable {var.name!r}")
     if array is not None:
-        return _from_array(var, array, seq_starts, device, copy, on_cast)
+        return _from_array(var, array, seq_starts, device, copy, warn_for)
     if not isinstance(batch, Sequence):
         raise TypeError(
             f"the batch for variable {var.name!r} is a {type(batch).__name__}: "
             f"{WHAT_A_BATCH_CAN_BE}"
         )
-    return _from_list(var, batch, seq_starts, device, pad_now, on_cast)
+    return _from_list(var, batch, seq_starts, device, pad_now, warn_for)
 
 
 def _check_value(
@@ -140,7 +138,7 @@ def _from_ragged(
     seq_starts: Any,
     device: DeviceDescriptor,
     copy: bool,
-    on_cast: Any,
+    warn_for: Variable | None,
 ) -> Value:
     if seq_starts is not None and len(seq_starts) and batch.has_starts:
         raise ValueError("seq_starts were given beside a Ragged that has starts: give one of them")
@@ -152,7 +150,7 @@ def _from_ragged(
         )
     starts = batch._starts if batch.has_starts else check_starts(seq_starts, len(batch))
     if values.dtype != var.dtype:
-        on_cast(values.dtype)
+        warn_cast(warn_for, values.dtype)
         flat = cast_exactly(values, var.dtype, f"the Ragged for variable {var.name!r}")
     elif copy or not values.flags.c_contiguous:
         flat = moves.copy_samples(values)
@@ -176,7 +174,7 @@ def _from_ragged(
 
 
 def _from_one_csr(
-    var: Variable, matrix: Any, seq_starts: Any, device: DeviceDescriptor, on_cast: Any
+    var: Variable, matrix: Any, seq_starts: Any, device: DeviceDescriptor, warn_for: Variable | None
 ) -> Value:
     if seq_starts is not None and len(seq_starts):
         raise ValueError(
@@ -188,7 +186,7 @@ def _from_one_csr(
             f"variable {var.name!r} has no axes and takes no CSR batch: pass an array of shape "
             f"{shape_text(var.shape)}"
         )
-    samples, lengths = read_csr([matrix], var.shape, var.dtype, on_cast)
+    samples, lengths = read_csr([matrix], var.shape, var.dtype, warn_for)
     rows = int(lengths[0])
     layout = Layout.of_batch(rows) if var.kind == "batch" else Layout.of_lengths(lengths)
     return Value._make(layout, device, sparse=samples)
@@ -200,7 +198,7 @@ def _from_array(
     seq_starts: Any,
     device: DeviceDescriptor,
     copy: bool,
-    on_cast: Any,
+    warn_for: Variable | None,
 ) -> Value:
     where = f"the batch for variable {var.name!r}"
     if array.dtype.kind == "O":
@@ -219,7 +217,7 @@ def _from_array(
         )
     native = array.dtype.newbyteorder("=")
     if native != var.dtype:
-        on_cast(native)
+        warn_cast(warn_for, native)
     data = cast_exactly(array, var.dtype, where)
     if data is array and (copy or not array.flags.c_contiguous):
         data = moves.copy_samples(array)
@@ -240,7 +238,7 @@ def _from_list(
     seq_starts: Any,
     device: DeviceDescriptor,
     pad_now: bool,
-    on_cast: Any,
+    warn_for: Variable | None,
 ) -> Value:
     if var.kind == "none":
         raise ValueError(
@@ -251,8 +249,8 @@ def _from_list(
     starts = None
     if var.kind == "sequence":
         starts = check_starts(seq_starts, len(items))
-    if items and is_scipy_sparse(items[0]):
-        samples, lengths = read_csr(items, var.shape, var.dtype, on_cast)
+    if items and type(items[0]) is not np.ndarray and is_scipy_sparse(items[0]):
+        samples, lengths = read_csr(items, var.shape, var.dtype, warn_for)
         if var.kind == "sequence":
             return Value._make(Layout.of_lengths(lengths, starts), device, sparse=samples)
         if (lengths != 1).any():
@@ -268,14 +266,14 @@ def _from_list(
         var.dtype,
         what="sequence" if var.kind == "sequence" else "item",
         one_sample=var.kind == "batch",
-        on_cast=on_cast,
+        warn_for=warn_for,
     )
     if var.kind == "batch":
         flat = moves.rows_to_ragged(rows, moves.offsets_of(rows.lengths))
         return Value._make(Layout.of_batch(len(items)), device, padded=flat)
-    layout = Layout.of_lengths(rows.lengths, starts)
+    layout = Layout.of_lengths(rows.lengths, starts, rows.longest)
     if pad_now:
-        return Value._make(layout, device, padded=moves.rows_to_padded(rows, layout.steps))
+        return Value._make(layout, device, moves.rows_to_padded(rows, layout.steps))
     return Value._make(layout, device, flat=moves.rows_to_ragged(rows, layout.offsets))
 
 

@@ -35,8 +35,13 @@ def check_real(dtype: np.dtype, where: str) -> None:
     raise TypeError(f"{where} has dtype {dtype}, expected a real number or bool: {fix}")
 
 
-def warn_cast(variable: Variable, dtype: np.dtype) -> None:
-    """Issue the one `CastWarning` for this variable and dtype, at the caller of udfkit."""
+def warn_cast(variable: Variable | None, dtype: np.dtype) -> None:
+    """Issue the one `CastWarning` for this variable and dtype, at the caller of udfkit.
+
+    Results of user code are cast without a warning: there is no variable then.
+    """
+    if variable is None:
+        return
     with _warned_lock:
         seen = _warned.setdefault(variable, set())
         if dtype in seen:

@@ -136,11 +136,17 @@ def _devices() -> Iterator[tuple[str, str]]:
 
 
 def _process() -> Iterator[tuple[str, str]]:
-    given = os.environ.get("UDFKIT_NUM_THREADS")
-    wanted = f"UDFKIT_NUM_THREADS={given}" if given else "UDFKIT_NUM_THREADS is not set"
-    yield "threads", f"{wanted}; {_usable_cores()} cores usable by this process"
+    yield "threads", _or_error(_threads_text)
     yield "kernel cache", _or_error(_cache_text)
     yield "memory limit", _or_error(_memory_text)
+
+
+def _threads_text() -> str:
+    from udfkit import machine, threads
+
+    given = os.environ.get("UDFKIT_NUM_THREADS")
+    origin = "UDFKIT_NUM_THREADS" if given else "UDFKIT_NUM_THREADS is not set"
+    return f"{threads.thread_count()} ({origin}); {machine.usable_cores()} cores usable"
 
 
 def _cache_text() -> str:
@@ -185,12 +191,6 @@ def _version(distribution: str, missing: str = "not installed") -> str:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return missing
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _or_error(text: Callable[[], str]) -> str:

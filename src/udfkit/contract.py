@@ -70,7 +70,7 @@ def _by_signature(call: Call) -> bool:
 CONTRACTS: dict[str, Contract] = {
     "auto": Contract(
         gives_variables=_by_signature,
-        bare_root=lambda call, gives_variables: call.outputs == 1,
+        bare_root=lambda call, _: call.outputs == 1,
         all_outputs=True,
     ),
     "cntk-beta": Contract(
@@ -80,12 +80,12 @@ CONTRACTS: dict[str, Contract] = {
     ),
     "cntk-2.0": Contract(
         gives_variables=lambda call: call.inputs_needing_gradient > 1,
-        bare_root=lambda call, gives_variables: call.roots_given == 1,
+        bare_root=lambda call, _: call.roots_given == 1,
         any_state=False,
     ),
     "cntk-2.7": Contract(
         gives_variables=lambda call: call.inputs > 1,
-        bare_root=lambda call, gives_variables: call.roots_given == 1,
+        bare_root=lambda call, _: call.roots_given == 1,
         missing_is_zero=True,
     ),
 }

@@ -204,16 +204,12 @@ def _call_forward(
         fix = "return state, result"
     else:
         results = dict.fromkeys(wanted)
-        state = call_user(
-            function, "forward", function.forward, argument, results, device, retain
-        )
+        state = call_user(function, "forward", function.forward, argument, results, device, retain)
         _check_keys(results, wanted, function.outputs, where, "output")
         fix = "set outputs[variable] for each"
     missing = [variable.name for variable in wanted if results.get(variable) is None]
     if missing:
-        raise ValueError(
-            f"not all outputs have been provided: {where} left {missing} None; {fix}"
-        )
+        raise ValueError(f"not all outputs have been provided: {where} left {missing} None; {fix}")
     return state, results
 
 
@@ -255,8 +251,8 @@ def _call_backward(
     if not gives_variables and len(requested) > 1:
         raise ValueError(
             f"{where} was asked for {len(requested)} gradients, "
-            f"{[v.name for v in requested]}, but under contract {function.contract!r} it gets no dict to fill: give it a third argument, "
-            f"backward(state, grad, variables)"
+            f"{[v.name for v in requested]}, but under contract {function.contract!r} it gets no "
+            f"dict to fill: give it a third argument, backward(state, grad, variables)"
         )
     given = {variable: _for_user(function, value, variable) for variable, value in roots.items()}
     root = next(iter(given.values())) if rules.bare_root(call, gives_variables) else given
@@ -271,9 +267,7 @@ def _call_backward(
             )
         _check_keys(results, requested, function.inputs, where, "input")
     else:
-        results = {
-            requested[0]: call_user(function, "backward", function.backward, data, root)
-        }
+        results = {requested[0]: call_user(function, "backward", function.backward, data, root)}
     missing = [variable for variable in requested if results.get(variable) is None]
     if missing and not rules.missing_is_zero:
         raise _missing_gradients(function, missing)

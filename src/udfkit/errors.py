@@ -23,9 +23,9 @@ class PaddedSizeError(MemoryError):
 
 
 WHAT_A_BATCH_CAN_BE = (
-    "pass a batch: a list or tuple with one array a sequence, a NumPy array, a udfkit Ragged or Value, "
-    "a SciPy CSR matrix, or an array that speaks DLPack, the buffer protocol or the CUDA Array "
-    "Interface"
+    "pass a batch: a list or tuple with one array a sequence, a NumPy array, a udfkit Ragged or "
+    "Value, a SciPy CSR matrix, or an array that speaks DLPack, the buffer protocol or the CUDA "
+    "Array Interface"
 )
 
 

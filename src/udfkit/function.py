@@ -92,11 +92,11 @@ class UserFunction:
             )
 
     def forward(self, *args: Any) -> Any:
-        """Compute the outputs; written by the user, in the shape that the README's table shows."""
+        """Compute the outputs; written by the user, in one of the four calling shapes."""
         raise NotImplementedError(f"{type(self).__name__} must define forward")
 
     def backward(self, *args: Any) -> Any:
-        """Compute the gradients; written by the user, in the shape that the README's table shows."""
+        """Compute the gradients; written by the user, in one of the four calling shapes."""
         raise NotImplementedError(f"{type(self).__name__} must define backward")
 
     def infer_outputs(self) -> Any:
@@ -155,9 +155,7 @@ class UserFunction:
             raise ValueError(
                 f"{self.name!r} has {len(self._inputs)} inputs, clone got {len(inputs)}"
             )
-        memo: dict[int, Any] = {
-            id(old): new for old, new in zip(self._inputs, inputs, strict=True)
-        }
+        memo: dict[int, Any] = {id(old): new for old, new in zip(self._inputs, inputs, strict=True)}
         made = type(self).__new__(type(self))
         memo[id(self)] = made
         kept = {k: v for k, v in self.__dict__.items() if k != "_outputs"}

@@ -2,30 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from udfkit.casting import cast_exactly, check_real
+from udfkit.casting import cast_exactly, check_real, warn_cast
 from udfkit.errors import WHAT_A_BATCH_CAN_BE, DeviceError, shape_text
-from udfkit.variable import FreeDimension
+from udfkit.kernels import lazy
+from udfkit.variable import FreeDimension, Variable
 
 __all__ = ["Rows", "host_array", "is_scipy_sparse", "read_rows", "refuse_non_batch"]
 
+pyobjects = lazy("pyobjects", globals())
 
-@dataclass(frozen=True, slots=True)
+
 class Rows:
-    """Sequences ready to be moved: contiguous arrays of one dtype, one sample shape.
+    """Sequences ready to be moved: addresses of contiguous arrays of one dtype and sample shape.
 
-    ``arrays[i]`` is C-contiguous, native, of shape ``(lengths[i], *sample_shape)``.
+    Attributes
+    ----------
+    pointers, lengths : ndarray of int64, shape (B,)
+        Where each sequence begins, and how many samples it has.
+    longest : int
+        The greatest length, 0 without sequences.
+    sample_shape : tuple of int
+    dtype : dtype
+    keep : object
+        Owns the memory that the pointers point to.
     """
 
-    arrays: list[np.ndarray]
-    lengths: np.ndarray
-    sample_shape: tuple[int, ...]
-    dtype: np.dtype
+    __slots__ = ("dtype", "keep", "lengths", "longest", "pointers", "sample_shape")
+
+    def __init__(
+        self,
+        pointers: np.ndarray,
+        lengths: np.ndarray,
+        longest: int,
+        sample_shape: tuple[int, ...],
+        dtype: np.dtype,
+        keep: object,
+    ):
+        self.pointers = pointers
+        self.lengths = lengths
+        self.longest = longest
+        self.sample_shape = sample_shape
+        self.dtype = dtype
+        self.keep = keep
 
 
 def is_scipy_sparse(obj: Any) -> bool:
@@ -107,7 +130,7 @@ def read_rows(
     *,
     what: str = "sequence",
     one_sample: bool = False,
-    on_cast: Callable[[np.dtype], None] | None = None,
+    warn_for: Variable | None = None,
 ) -> Rows:
     """Read a list, tuple or other Sequence with one item a sequence.
 
@@ -124,8 +147,8 @@ def read_rows(
         What an item is called in error texts.
     one_sample : bool
         Every item must hold exactly one sample.
-    on_cast : callable, optional
-        Called with the dtype of a typed item that is cast.
+    warn_for : Variable, optional
+        Items with a dtype of their own that are cast cause its `CastWarning`.
 
     Raises
     ------
@@ -133,41 +156,92 @@ def read_rows(
         With the index of the first item that does not fit.
     """
     items = tuple(batch)
-    found: list[np.ndarray | None] = [None] * len(items)
-    typed = [True] * len(items)
-    sizes = shape
-    for k, item in enumerate(items):
-        array, typed[k] = _read_item(item, f"{what} {k}")
-        if array is None:
-            continue
-        if sizes is None:
-            sizes = array.shape[1:]
-        array = _as_sequence(array, sizes, f"{what} {k}")
-        if FreeDimension in sizes:
-            sizes = array.shape[1:]
-        found[k] = array
-    sizes = tuple(0 if n == FreeDimension else n for n in sizes or ())
-    dtype = dtype or _common_dtype(found, typed, what)
-    empty = np.empty((0, *sizes), dtype)
-    arrays: list[np.ndarray] = []
-    for k, array in enumerate(found):
-        if array is None:
-            array = empty
-        elif array.dtype != dtype:
-            native = array.dtype.newbyteorder("=")
-            if on_cast is not None and typed[k] and native != dtype:
-                on_cast(native)
-            array = cast_exactly(array, dtype, f"{what} {k}")
-        arrays.append(np.ascontiguousarray(array))
-    lengths = np.fromiter((len(a) for a in arrays), np.int64, len(arrays))
-    if one_sample and (lengths != 1).any():
+    pointers = np.empty(len(items), np.int64)
+    lengths = np.empty(len(items), np.int64)
+    if shape is None or dtype is None or FreeDimension in shape:
+        shape, dtype = _settle(items, shape, dtype, what)
+    odd, longest, _ = pyobjects.scan(items, dtype, shape, pointers, lengths)
+    keep: list[Any] = [items]
+    if odd:
+        for k in np.flatnonzero(lengths < 0).tolist():
+            array = _convert(items[k], shape, dtype, f"{what} {k}", warn_for)
+            keep.append(array)
+            pointers[k] = pyobjects.address(array)
+            lengths[k] = len(array)
+        longest = int(lengths.max())
+    if one_sample and (longest > 1 or (lengths != 1).any()):
         k = int(np.flatnonzero(lengths != 1)[0])
         raise ValueError(
-            f"{what} {k} holds {lengths[k]} samples (shape {shape_text(arrays[k].shape)}), "
-            f"expected one sample of shape {shape_text(sizes)}: declare the variable with "
-            f"udfkit.sequence.input_variable if these are sequences"
+            f"{what} {k} holds {lengths[k]} samples (shape "
+            f"{shape_text((int(lengths[k]), *shape))}), expected one of shape {shape_text(shape)}: "
+            f"declare the variable with udfkit.sequence.input_variable if "
+            f"these are sequences"
         )
-    return Rows(arrays, lengths, sizes, dtype)
+    return Rows(pointers, lengths, longest, shape, dtype, keep)
+
+
+def _convert(
+    item: Any,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    where: str,
+    warn_for: Variable | None,
+) -> np.ndarray:
+    """Return one item as a C-contiguous array (length, *shape) of ``dtype``."""
+    array, typed = _read_item(item, where)
+    if array is None:
+        return np.empty((0, *shape), dtype)
+    array = _as_sequence(array, shape, where)
+    if array.dtype != dtype:
+        native = array.dtype.newbyteorder("=")
+        if typed and native != dtype:
+            warn_cast(warn_for, native)
+        array = cast_exactly(array, dtype, where)
+    return np.ascontiguousarray(array)
+
+
+def _settle(
+    items: tuple[Any, ...], shape: tuple[int, ...] | None, dtype: np.dtype | None, what: str
+) -> tuple[tuple[int, ...], np.dtype]:
+    """Find the sample shape and dtype that were left open, from the first items that show them."""
+    first: tuple[int, np.dtype] | None = None
+    untyped: list[np.dtype] = []
+    for k, item in enumerate(items):
+        if first is not None and shape is not None and FreeDimension not in shape:
+            break
+        array, typed = _read_item(item, f"{what} {k}")
+        if array is None:
+            continue
+        if shape is None:
+            shape = array.shape[1:]
+        elif FreeDimension in shape:
+            shape = _as_sequence(array, shape, f"{what} {k}").shape[1:]
+        if not typed:
+            untyped.append(array.dtype)
+        elif first is None:
+            first = k, array.dtype.newbyteorder("=")
+    shape = tuple(0 if n == FreeDimension else n for n in shape or ())
+    if dtype is not None:
+        return shape, dtype
+    if first is not None:
+        _check_one_dtype(items, first, what)
+        return shape, first[1]
+    if not untyped:
+        raise ValueError(
+            "an empty batch of Python lists has no dtype: pass dtype= (and sample_shape=), or "
+            "arrays"
+        )
+    return shape, np.result_type(*untyped)
+
+
+def _check_one_dtype(items: tuple[Any, ...], first: tuple[int, np.dtype], what: str) -> None:
+    for k, item in enumerate(items):
+        found = getattr(item, "dtype", None)
+        if isinstance(found, np.dtype) and found.newbyteorder("=") != first[1]:
+            raise ValueError(
+                f"{what} {k} has dtype {found.newbyteorder('=')}, {what} {first[0]} has "
+                f"{first[1]}: all must have one dtype; pass dtype= to cast them"
+            )
 
 
 def _read_item(item: Any, where: str) -> tuple[np.ndarray | None, bool]:
@@ -195,9 +269,7 @@ def _read_item(item: Any, where: str) -> tuple[np.ndarray | None, bool]:
                 f"scipy.sparse.vstack(..., format='csr'), one CSR matrix a sequence"
             )
         return _from_python(item, where), hasattr(leaf, "dtype")
-    raise TypeError(
-        f"{where} is {_describe(item)}, expected an array or a nested list of numbers"
-    )
+    raise TypeError(f"{where} is {_describe(item)}, expected an array or a nested list of numbers")
 
 
 def _from_python(item: Any, where: str) -> np.ndarray:
@@ -236,27 +308,3 @@ def _as_sequence(array: np.ndarray, shape: tuple[int, ...], where: str) -> np.nd
         f"{shape_text(shape)}: expected {shape_text(('length', *shape))} "
         f"or {shape_text(shape)} for one step"
     )
-
-
-def _common_dtype(found: list[np.ndarray | None], typed: list[bool], what: str) -> np.dtype:
-    first: tuple[int, np.dtype] | None = None
-    for k, array in enumerate(found):
-        if array is None or not typed[k]:
-            continue
-        native = array.dtype.newbyteorder("=")
-        if first is None:
-            first = k, native
-        elif native != first[1]:
-            raise ValueError(
-                f"{what} {k} has dtype {native}, {what} {first[0]} has {first[1]}: all must have "
-                f"one dtype; pass dtype= to cast them"
-            )
-    if first is not None:
-        return first[1]
-    plain = [array.dtype for array in found if array is not None]
-    if not plain:
-        raise ValueError(
-            "an empty batch of Python lists has no dtype: pass dtype= (and sample_shape=), or "
-            "arrays"
-        )
-    return np.result_type(*plain)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -54,6 +53,9 @@ def check_starts(starts: Any, count: int, name: str = "seq_starts") -> np.ndarra
     return array
 
 
+_AXES = {"sequence": 2, "batch": 1, "none": 0}
+
+
 class Layout:
     """The dynamic axes of one batch; immutable.
 
@@ -61,7 +63,6 @@ class Layout:
     ----------
     kind : {'sequence', 'batch', 'none'}
     lengths : ndarray of int64, shape (B,)
-    starts : ndarray of bool, shape (B,)
     rows, steps : int
         Size of the padded rectangle.
     contiguous : bool
@@ -69,6 +70,18 @@ class Layout:
     from_rectangle : bool
         Whether every cell is valid only because nobody said which are not.
     """
+
+    __slots__ = (
+        "_mask",
+        "_offsets",
+        "_starts",
+        "contiguous",
+        "from_rectangle",
+        "kind",
+        "lengths",
+        "rows",
+        "steps",
+    )
 
     def __init__(
         self,
@@ -81,14 +94,14 @@ class Layout:
         from_rectangle: bool = False,
     ):
         self.kind = kind
-        self.from_rectangle = from_rectangle
         self.lengths = lengths
-        self.lengths.flags.writeable = False
         self.rows = rows
         self.steps = steps
         self.contiguous = mask is None
-        self._given_starts = starts
-        self._given_mask = mask
+        self.from_rectangle = from_rectangle
+        self._starts = starts
+        self._mask = mask
+        self._offsets: np.ndarray | None = None
 
     @classmethod
     def of_lengths(
@@ -122,23 +135,40 @@ class Layout:
         """One array, without axes."""
         return cls("none", np.ones(1, np.int64), None, 1, 1)
 
+    def with_starts(self, starts: np.ndarray | None) -> Layout:
+        """Return the same cells with other starts.
+
+        A sequence that continues within a row keeps its 2 in the mask: a 1 would join it to the
+        sequence before.
+        """
+        mask = None
+        if not self.contiguous:
+            mask = np.array(self.mask)
+            begins = np.flatnonzero(mask)[self.offsets[:-1][self.lengths > 0]]
+            inside = np.diff(begins // self.steps, prepend=-1) == 0
+            new = all_new(self.count) if starts is None else starts
+            mask.reshape(-1)[begins] = np.where(new[self.lengths > 0] | inside, 2, 1)
+        return Layout("sequence", self.lengths, starts, self.rows, self.steps, mask)
+
     @property
     def count(self) -> int:
         """Number of sequences B."""
         return len(self.lengths)
 
-    @cached_property
+    @property
     def starts(self) -> np.ndarray:
         """Whether each sequence is a new one; read-only."""
-        if self._given_starts is None:
+        if self._starts is None:
             return all_new(self.count)
-        self._given_starts.flags.writeable = False
-        return self._given_starts
+        self._starts.setflags(write=False)
+        return self._starts
 
-    @cached_property
+    @property
     def offsets(self) -> np.ndarray:
-        """Running sum of the lengths, int64 of shape (B + 1,); read-only."""
-        return moves.offsets_of(self.lengths)
+        """Running sum of the lengths, int64 of shape (B + 1,)."""
+        if self._offsets is None:
+            self._offsets = moves.offsets_of(self.lengths)
+        return self._offsets
 
     @property
     def total(self) -> int:
@@ -148,7 +178,7 @@ class Layout:
     @property
     def all_new(self) -> bool:
         """Whether no sequence continues an earlier one."""
-        return self._given_starts is None or bool(self._given_starts.all())
+        return self._starts is None or bool(self._starts.all())
 
     @property
     def is_masked(self) -> bool:
@@ -156,21 +186,27 @@ class Layout:
         return self.total != self.rows * self.steps or not self.all_new
 
     @property
+    def axes(self) -> int:
+        """Number of dynamic axes."""
+        return _AXES[self.kind]
+
+    @property
     def cell_shape(self) -> tuple[int, ...]:
         """Shape of the mask."""
-        return {"sequence": (self.rows, self.steps), "batch": (self.rows,), "none": ()}[self.kind]
+        if self.kind == "sequence":
+            return self.rows, self.steps
+        return (self.rows,) if self.kind == "batch" else ()
 
-    @cached_property
+    @property
     def mask(self) -> np.ndarray:
         """The int8 mask of shape `cell_shape`; read-only."""
-        if self.kind != "sequence":
-            mask = np.full(self.cell_shape, 2, np.int8)
-        elif self._given_mask is not None:
-            mask = self._given_mask
-        else:
-            mask = moves.mask_of(self.lengths, self.starts, self.steps)
-        mask.flags.writeable = False
-        return mask
+        if self._mask is None:
+            if self.kind == "sequence":
+                self._mask = moves.mask_of(self.lengths, self._starts, self.steps)
+            else:
+                self._mask = np.full(self.cell_shape, 2, np.int8)
+        self._mask.setflags(write=False)
+        return self._mask
 
 
 def read_layout(data: np.ndarray, mask: Any, lengths: Any, starts: Any) -> Layout:
@@ -216,25 +252,25 @@ def _layout_of_mask(data: np.ndarray, mask: np.ndarray) -> Layout:
             f"{shape_text(data.shape)}: expected (rows, T), (B,) or ()"
         )
     if mask.dtype.kind == "b" and mask.ndim == 2:
-        codes = mask.astype(np.int8)
+        codes = mask.astype(np.int8, order="C")
         codes[np.arange(len(codes)), mask.argmax(axis=1) if mask.size else 0] *= 2
     elif mask.dtype.kind in "iu":
         bad = np.argwhere((mask < 0) | (mask > 2))
         if len(bad):
-            at = tuple(int(i) for i in bad[0])
+            at = tuple(bad[0].tolist())
             raise ValueError(
                 f"mask value {mask[at]} at {at}: expected 0 (invalid), 1 (valid) or 2 (valid and "
                 f"the beginning of a sequence)"
             )
-        codes = mask.astype(np.int8)
+        codes = mask.astype(np.int8, order="C")
     else:
         raise TypeError(f"mask has dtype {mask.dtype}, expected int8 codes 0, 1, 2, or bool")
     if mask.ndim == 2:
         return Layout.of_mask(codes)
     if (codes != 2).any():
-        at = int(np.flatnonzero(codes != 2)[0])
+        k = int(np.flatnonzero(codes != 2)[0])
         raise ValueError(
-            f"mask value {codes.reshape(-1)[at]} at position {at}: without a sequence axis every "
+            f"mask value {codes.reshape(-1)[k]} at position {k}: without a sequence axis every "
             f"cell is 2"
         )
     return Layout.of_batch(len(data)) if mask.ndim else Layout.without_axes()
@@ -255,8 +291,7 @@ def _with_starts(layout: Layout, starts: Any) -> Layout:
             f"starts[{k}] is {bool(flags[k])}, but the mask says {bool(layout.starts[k])} for "
             f"sequence {k}: give one of them"
         )
-    mask = None if layout.contiguous else layout.mask
-    return Layout("sequence", layout.lengths, flags, layout.rows, layout.steps, mask)
+    return layout.with_starts(flags)
 
 
 def _check_lengths(lengths: Any, count: int, steps: int) -> np.ndarray:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
 from math import prod
+from typing import Any
 
 import numpy as np
 
+from udfkit import memory, threads
 from udfkit.errors import padded_size_error
 from udfkit.items import Rows
-from udfkit.kernels import cpu_kernel
+from udfkit.kernels import lazy
 
 __all__ = [
     "cells_to_ragged",
@@ -26,33 +27,51 @@ __all__ = [
     "split",
 ]
 
-INT64_MAX = 2**63 - 1
+cpu = lazy("cpu", globals())
+pyobjects = lazy("pyobjects", globals())
+_NO_STARTS = np.empty(0, np.bool_)
+_INT8 = np.dtype(np.int8)
 
 
-@cache
-def _kernel(name: str):  # type: ignore[no-untyped-def]
-    return cpu_kernel(name)
+def _run(kernel: Any, count: int, nbytes: int, offsets: np.ndarray | None, *args: Any) -> None:
+    """Run a kernel over all sequences, in several threads when it moves many bytes."""
+    if nbytes < threads.SERIAL_BYTES:
+        kernel(0, count, *args)
+    else:
+        threads.run_ranges(kernel, threads.split(count, nbytes, offsets), args)
 
 
-def _sample_bytes(dtype: np.dtype, sample_shape: tuple[int, ...]) -> int:
-    return dtype.itemsize * prod(sample_shape)
+def _empty(shape: tuple[int, ...], dtype: np.dtype, nbytes: int) -> np.ndarray:
+    if nbytes < memory.SMALLEST_POOLED:
+        return np.empty(shape, dtype)
+    return memory.empty(shape, dtype)
 
 
-def _limit() -> int:
-    from udfkit.memory import max_bytes
+def _padded(
+    shape: tuple[int, ...], dtype: np.dtype, size: int, counted: np.ndarray
+) -> tuple[np.ndarray, bool]:
+    """Allocate padded data of samples of ``size`` bytes; say whether it holds zeros already.
 
-    return max_bytes()
+    ``counted`` are the lengths, or the offsets, for the text of the error.
+    """
+    rows, steps = shape[0], shape[1]
+    if rows * steps * (size + 1) > memory.max_bytes():
+        total = counted[-1] if len(counted) > rows else counted.sum()
+        check_size(rows, steps, size, int(total))
+    if rows * steps * size < memory.SMALLEST_POOLED:
+        return np.empty(shape, dtype), False
+    return memory.zeros_or_empty(shape, dtype)
 
 
 def check_size(rows: int, steps: int, sample_bytes: int, total: int) -> None:
     """Raise PaddedSizeError when a padded batch, mask included, is over the memory limit."""
-    limit = _limit()
+    limit = memory.max_bytes()
     if rows * steps * (sample_bytes + 1) > limit:
         raise padded_size_error(rows, steps, sample_bytes, total, limit)
 
 
 def offsets_of(lengths: np.ndarray) -> np.ndarray:
-    """Return the read-only int64 offsets of int64 lengths.
+    """Return the int64 offsets of int64 lengths.
 
     Raises
     ------
@@ -60,66 +79,95 @@ def offsets_of(lengths: np.ndarray) -> np.ndarray:
         With the position of a negative length, or of one whose sum exceeds int64.
     """
     offsets = np.empty(len(lengths) + 1, np.int64)
-    bad = _kernel("offsets_from_lengths")(lengths, offsets)
+    bad = cpu.offsets_from_lengths(lengths, offsets)
     if bad >= 0:
         raise ValueError(
-            f"length {lengths[bad]} at position {bad} is negative, or the sum of the lengths "
-            f"exceeds int64"
+            f"length {lengths[bad]} at position {bad} must not be negative, and the sum of the "
+            f"lengths must fit int64"
         )
-    offsets.flags.writeable = False
     return offsets
 
 
-def mask_of(lengths: np.ndarray, starts: np.ndarray, steps: int) -> np.ndarray:
-    """Return the int8 mask (rows, steps) of right-padded rows."""
-    mask = np.empty((len(lengths), steps), np.int8)
-    _kernel("mask_from_lengths")(0, len(lengths), lengths, starts, mask)
+def mask_of(lengths: np.ndarray, starts: np.ndarray | None, steps: int) -> np.ndarray:
+    """Return the int8 mask (rows, steps) of right-padded rows; all new without ``starts``."""
+    rows = len(lengths)
+    mask = _empty((rows, steps), _INT8, rows * steps)
+    template = np.empty(2 * steps, _INT8)
+    _run(
+        cpu.mask_from_lengths,
+        rows,
+        rows * steps,
+        None,
+        lengths,
+        _NO_STARTS if starts is None else starts,
+        steps,
+        pyobjects.address(template),
+        pyobjects.address(mask),
+    )
     return mask
 
 
 def read_mask(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Return (lengths, starts, rows are contiguous) of an int8 mask (rows, steps).
+    """Return (lengths, starts, rows are contiguous) of a C-contiguous int8 mask (rows, steps).
 
     Raises
     ------
     ValueError
         With the position of a cell that is not 0, 1 or 2.
     """
-    count, bad, contiguous = _kernel("scan_mask")(mask)
+    rows, steps = mask.shape
+    lengths = np.empty(rows, np.int64)
+    starts = np.empty(rows, np.bool_)
+    if cpu.scan_mask(pyobjects.address(mask), rows, steps, lengths, starts) < 0:
+        return lengths, starts, True
+    most = rows + int(np.count_nonzero(mask == 2))
+    lengths = np.empty(most, np.int64)
+    starts = np.empty(most, np.bool_)
+    count, bad = cpu.lengths_from_mask(mask, lengths, starts)
     if bad >= 0:
         at = tuple(int(i) for i in np.unravel_index(bad, mask.shape))
         raise ValueError(
             f"mask value {mask[at]} at {at}: expected 0 (invalid), 1 (valid) or 2 (valid and the "
             f"beginning of a sequence)"
         )
-    lengths = np.empty(count, np.int64)
-    starts = np.empty(count, np.bool_)
-    _kernel("lengths_from_mask")(mask, lengths, starts)
-    return lengths, starts, bool(contiguous)
-
-
-def _pointers(rows: Rows) -> np.ndarray:
-    return np.fromiter((a.ctypes.data for a in rows.arrays), np.int64, len(rows.arrays))
+    return lengths[:count].copy(), starts[:count].copy(), False
 
 
 def rows_to_padded(rows: Rows, steps: int) -> np.ndarray:
     """Return padded data (B, steps, *s) of a list of arrays; padding is zero."""
-    size = _sample_bytes(rows.dtype, rows.sample_shape)
-    count = len(rows.arrays)
-    check_size(count, steps, size, int(rows.lengths.sum()))
-    out = np.empty((count, steps, *rows.sample_shape), rows.dtype)
-    _kernel("rows_to_padded")(
-        0, count, _pointers(rows), rows.lengths, size, steps, out.ctypes.data
+    size = rows.dtype.itemsize * prod(rows.sample_shape)
+    count = len(rows.lengths)
+    shape = (count, steps, *rows.sample_shape)
+    out, zeroed = _padded(shape, rows.dtype, size, rows.lengths)
+    _run(
+        cpu.rows_to_padded,
+        count,
+        count * steps * size,
+        None,
+        rows.pointers,
+        rows.lengths,
+        size,
+        steps,
+        zeroed,
+        pyobjects.address(out),
     )
     return out
 
 
 def rows_to_ragged(rows: Rows, offsets: np.ndarray) -> np.ndarray:
     """Return flat values (total, *s) of a list of arrays."""
-    size = _sample_bytes(rows.dtype, rows.sample_shape)
-    out = np.empty((int(offsets[-1]), *rows.sample_shape), rows.dtype)
-    _kernel("rows_to_ragged")(
-        0, len(rows.arrays), _pointers(rows), offsets, size, out.ctypes.data
+    size = rows.dtype.itemsize * prod(rows.sample_shape)
+    total = int(offsets[-1])
+    out = _empty((total, *rows.sample_shape), rows.dtype, total * size)
+    _run(
+        cpu.rows_to_ragged,
+        len(rows.lengths),
+        total * size,
+        offsets,
+        rows.pointers,
+        offsets,
+        size,
+        pyobjects.address(out),
     )
     return out
 
@@ -127,12 +175,20 @@ def rows_to_ragged(rows: Rows, offsets: np.ndarray) -> np.ndarray:
 def ragged_to_padded(values: np.ndarray, offsets: np.ndarray, steps: int) -> np.ndarray:
     """Return padded data (B, steps, *s) of contiguous flat values; padding is zero."""
     sample_shape = values.shape[1:]
-    size = _sample_bytes(values.dtype, sample_shape)
+    size = values.itemsize * prod(sample_shape)
     count = len(offsets) - 1
-    check_size(count, steps, size, int(offsets[-1]))
-    out = np.empty((count, steps, *sample_shape), values.dtype)
-    _kernel("ragged_to_padded")(
-        0, count, values.ctypes.data, offsets, size, steps, out.ctypes.data
+    out, zeroed = _padded((count, steps, *sample_shape), values.dtype, size, offsets)
+    _run(
+        cpu.ragged_to_padded,
+        count,
+        count * steps * size,
+        None,
+        pyobjects.address(values),
+        offsets,
+        size,
+        steps,
+        zeroed,
+        pyobjects.address(out),
     )
     return out
 
@@ -140,10 +196,19 @@ def ragged_to_padded(values: np.ndarray, offsets: np.ndarray, steps: int) -> np.
 def padded_to_ragged(data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     """Return flat values (total, *s) of contiguous padded data (B, steps, *s)."""
     sample_shape = data.shape[2:]
-    size = _sample_bytes(data.dtype, sample_shape)
-    out = np.empty((int(offsets[-1]), *sample_shape), data.dtype)
-    _kernel("padded_to_ragged")(
-        0, len(offsets) - 1, data.ctypes.data, offsets, size, data.shape[1], out.ctypes.data
+    size = data.itemsize * prod(sample_shape)
+    total = int(offsets[-1])
+    out = _empty((total, *sample_shape), data.dtype, total * size)
+    _run(
+        cpu.padded_to_ragged,
+        len(offsets) - 1,
+        total * size,
+        offsets,
+        pyobjects.address(data),
+        offsets,
+        size,
+        data.shape[1],
+        pyobjects.address(out),
     )
     return out
 
@@ -151,28 +216,31 @@ def padded_to_ragged(data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 def ragged_to_cells(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """Return padded data (rows, steps, *s) with the samples in the valid cells of ``mask``."""
     sample_shape = values.shape[1:]
-    size = _sample_bytes(values.dtype, sample_shape)
-    check_size(*mask.shape, size, len(values))
-    out = np.empty((*mask.shape, *sample_shape), values.dtype)
-    _kernel("ragged_to_cells")(values.ctypes.data, mask.reshape(-1), size, out.ctypes.data)
+    size = values.itemsize * prod(sample_shape)
+    rows, steps = mask.shape
+    check_size(rows, steps, size, len(values))
+    out = memory.empty((rows, steps, *sample_shape), values.dtype)
+    cpu.ragged_to_cells(pyobjects.address(values), mask.reshape(-1), size, pyobjects.address(out))
     return out
 
 
 def cells_to_ragged(data: np.ndarray, mask: np.ndarray, total: int) -> np.ndarray:
     """Return the ``total`` samples in the valid cells of ``mask``, in order."""
     sample_shape = data.shape[2:]
-    size = _sample_bytes(data.dtype, sample_shape)
-    out = np.empty((total, *sample_shape), data.dtype)
-    _kernel("cells_to_ragged")(data.ctypes.data, mask.reshape(-1), size, out.ctypes.data)
+    size = data.itemsize * prod(sample_shape)
+    out = memory.empty((total, *sample_shape), data.dtype)
+    cpu.cells_to_ragged(pyobjects.address(data), mask.reshape(-1), size, pyobjects.address(out))
     return out
 
 
 def copy_samples(values: np.ndarray) -> np.ndarray:
-    """Return a contiguous copy that keeps every bit."""
-    return np.array(values, order="C", copy=True, subok=False)
+    """Return a writable C-contiguous copy that keeps every bit."""
+    out = memory.empty(values.shape, values.dtype)
+    np.copyto(out, values)
+    return out
 
 
-def split(values: np.ndarray, offsets: np.ndarray) -> list[np.ndarray]:
-    """Return one view of ``values`` a sequence."""
-    bounds = offsets.tolist()
-    return [values[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+def split(values: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
+    """Return one writable view of the contiguous block ``values`` a sequence."""
+    made: list[np.ndarray] = pyobjects.views(values, lengths, values.shape[1:])
+    return made

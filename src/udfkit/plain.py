@@ -130,8 +130,7 @@ def _inputs_to_differentiate(function: UserFunction, wrt: Any) -> list[Variable]
         inputs = [variable for variable in function.inputs if variable.needs_gradient]
         if not inputs:
             raise ValueError(
-                f"no input of {function.name!r} needs a gradient: make one with "
-                f"needs_gradient=True"
+                f"no input of {function.name!r} needs a gradient: make one with needs_gradient=True"
             )
         return inputs
     inputs = _find_all(function.inputs, wrt, "input", function)

@@ -114,9 +114,7 @@ class Ragged(Sequence[np.ndarray]):
         self._lengths: np.ndarray | None = None
 
     @classmethod
-    def _trusted(
-        cls, values: np.ndarray, offsets: np.ndarray, starts: np.ndarray | None
-    ) -> Ragged:
+    def _trusted(cls, values: np.ndarray, offsets: np.ndarray, starts: np.ndarray | None) -> Ragged:
         """Make one of parts that were checked before."""
         made = cls.__new__(cls)
         made.values = values.view()

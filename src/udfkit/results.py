@@ -156,17 +156,5 @@ def _with_starts(value: Value, candidates: list[Layout]) -> Value:
         if np.array_equal(other.lengths, layout.lengths):
             if np.array_equal(other.starts, layout.starts):
                 return value
-            mask = None if layout.contiguous else _mask_with_starts(layout, other.starts)
-            carried = Layout(
-                "sequence", layout.lengths, other.starts, layout.rows, layout.steps, mask
-            )
-            return value._with_layout(carried)
+            return value._with_layout(layout.with_starts(other.starts))
     return value
-
-
-def _mask_with_starts(layout: Layout, starts: np.ndarray) -> np.ndarray:
-    mask = np.array(layout.mask)
-    cells = np.flatnonzero(mask)
-    first = cells[layout.offsets[:-1][layout.lengths > 0]]
-    mask.reshape(-1)[first] = np.where(starts[layout.lengths > 0], 2, 1)
-    return mask

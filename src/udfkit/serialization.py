@@ -84,9 +84,7 @@ def save_function(function: UserFunction) -> dict[str, Any]:
     }
 
 
-def load_function(
-    saved: dict[str, Any], inputs: Sequence[Variable] | None = None
-) -> UserFunction:
+def load_function(saved: dict[str, Any], inputs: Sequence[Variable] | None = None) -> UserFunction:
     """Make a function of what `save_function` returned.
 
     Parameters
@@ -118,6 +116,11 @@ def load_function(
             f"call udfkit.register_udf_deserialize_callback({op_name!r}, callback)"
         )
     given = [_load_variable(v) for v in saved["inputs"]] if inputs is None else list(inputs)
+    if len(given) != len(saved["inputs"]):
+        raise ValueError(
+            f"the saved function {saved['name']!r} has {len(saved['inputs'])} inputs, but "
+            f"{len(given)} were given: pass as many"
+        )
     made = make(given, saved["name"], _plain(saved["state"], "the saved state"))
     if not isinstance(made, UserFunction):
         raise TypeError(
@@ -132,7 +135,9 @@ def _classes() -> dict[str, Callable[..., UserFunction]]:
     waiting = UserFunction.__subclasses__()
     while waiting:
         cls = waiting.pop(0)
-        name = cls.op_name if isinstance(cls.op_name, str) else f"{cls.__module__}.{cls.__qualname__}"
+        name = (
+            cls.op_name if isinstance(cls.op_name, str) else f"{cls.__module__}.{cls.__qualname__}"
+        )
         found[name] = cls.deserialize
         waiting.extend(cls.__subclasses__())
     return found

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from udfkit.casting import cast_exactly, check_real
+from udfkit.casting import cast_exactly, check_real, warn_cast
 from udfkit.errors import shape_text
 from udfkit.items import is_scipy_sparse
 from udfkit.kernels import cpu_kernel
 from udfkit.layout import Layout
 from udfkit.moves import check_size
+from udfkit.variable import Variable
 
 __all__ = ["ONE_HOT_SKIP", "CsrSamples", "OneHotSamples", "read_csr", "read_one_hot"]
 
@@ -100,7 +101,9 @@ class OneHotSamples:
         codes = self.codes[first:last]
         used = codes >= 0
         indptr = np.concatenate([[0], np.cumsum(used)])
-        return _csr(np.ones(int(indptr[-1]), self.dtype), codes[used], indptr, self.sample_shape[-1])
+        return _csr(
+            np.ones(int(indptr[-1]), self.dtype), codes[used], indptr, self.sample_shape[-1]
+        )
 
 
 def _csr(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, columns: int) -> Any:
@@ -113,7 +116,7 @@ def read_csr(
     matrices: Sequence[Any],
     shape: tuple[int, ...],
     dtype: np.dtype,
-    on_cast: Callable[[np.dtype], None],
+    warn_for: Variable | None,
 ) -> tuple[CsrSamples, np.ndarray]:
     """Read CSR matrices, one a sequence, into samples and their lengths.
 
@@ -159,7 +162,7 @@ def read_csr(
             matrix = matrix.copy()
             matrix.sum_duplicates()
         if matrix.dtype != dtype:
-            on_cast(matrix.dtype)
+            warn_cast(warn_for, matrix.dtype)
         indptrs.append(matrix.indptr[1:].astype(np.int64) + stored)
         used = int(matrix.indptr[-1])
         indices.append(matrix.indices[:used].astype(np.int64))
@@ -288,7 +291,8 @@ def _indices(part: Any, flat: bool, k: int) -> np.ndarray:
         array = np.array(part, np.int64)
     if array.ndim != 1:
         raise ValueError(
-            f"sequence {k} of one-hot indices has shape {shape_text(array.shape)}, expected a vector"
+            f"sequence {k} of one-hot indices has shape {shape_text(array.shape)}: "
+            f"expected a vector"
         )
     if array.dtype.kind not in "iu":
         raise ValueError(

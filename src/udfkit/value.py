@@ -53,6 +53,18 @@ class Value:
     ([[2, 1, 1], [2, 0, 0]], True, [1.0, 0.0, 0.0])
     """
 
+    __slots__ = (
+        "__weakref__",
+        "_device",
+        "_dtype",
+        "_flat",
+        "_layout",
+        "_padded",
+        "_sample_shape",
+        "_sparse",
+        "_unbound",
+    )
+
     ONE_HOT_SKIP = ONE_HOT_SKIP
 
     def __init__(
@@ -71,42 +83,43 @@ class Value:
         padded = np.array(array, dtype=array.dtype.newbyteorder("="), order="C", subok=False)
         if layout.total != layout.rows * layout.steps:
             padded[layout.mask == 0] = 0
-        self._set(layout, device, padded=padded)
+        self._layout = layout
+        self._device = devices.resolve(device)
+        self._padded: np.ndarray | None = padded
+        self._flat: np.ndarray | None = None
+        self._sparse: CsrSamples | OneHotSamples | None = None
+        self._sample_shape = padded.shape[layout.axes :]
+        self._dtype = padded.dtype
         self._unbound = mask is None and lengths is None and starts is None
+        if self._device.is_gpu:
+            raise DeviceError(f"Values on {self._device} are not supported: use udfkit.cpu()")
 
-    def _set(
-        self,
+    @classmethod
+    def _make(
+        cls,
         layout: Layout,
-        device: DeviceDescriptor | None,
-        *,
+        device: DeviceDescriptor,
         padded: np.ndarray | None = None,
         flat: np.ndarray | None = None,
         sparse: CsrSamples | OneHotSamples | None = None,
-    ) -> None:
-        self._layout = layout
-        self._device = devices.resolve(device)
-        if self._device.is_gpu:
-            raise DeviceError(f"Values on {self._device} are not supported: use udfkit.cpu()")
-        self._padded = padded
-        self._flat = flat
-        self._sparse = sparse
-        self._unbound = False
-        if padded is not None:
-            self._sample_shape = padded.shape[len(layout.cell_shape) :]
-            self.dtype = padded.dtype
-            padded.flags.writeable = False
-        elif flat is not None:
-            self._sample_shape = flat.shape[1:]
-            self.dtype = flat.dtype
-        elif sparse is not None:
-            self._sample_shape = sparse.sample_shape
-            self.dtype = sparse.dtype
-
-    @classmethod
-    def _make(cls, layout: Layout, device: DeviceDescriptor | None, **storage: Any) -> Value:
-        """Make a Value of parts that were checked before: ``padded=``, ``flat=`` or ``sparse=``."""
+    ) -> Value:
+        """Make a Value of parts that were checked before; one form of its samples is enough."""
         made = cls.__new__(cls)
-        made._set(layout, device, **storage)
+        made._layout = layout
+        made._device = device
+        made._padded = padded
+        made._flat = flat
+        made._sparse = sparse
+        made._unbound = False
+        if padded is not None:
+            made._sample_shape = padded.shape[layout.axes :]
+            made._dtype = padded.dtype
+        elif flat is not None:
+            made._sample_shape = flat.shape[1:]
+            made._dtype = flat.dtype
+        elif sparse is not None:
+            made._sample_shape = sparse.sample_shape
+            made._dtype = sparse.dtype
         return made
 
     def _with_layout(self, layout: Layout) -> Value:
@@ -161,27 +174,24 @@ class Value:
         samples, layout = read_one_hot(
             batch, num_classes, check_dtype(np.float32 if dtype is None else dtype)
         )
-        return Value._make(layout, device, sparse=samples)
+        return Value._make(layout, devices.resolve(device), sparse=samples)
 
     @property
     def data(self) -> np.ndarray:
         """Padded data of shape `shape`; read-only, computed at first use."""
         if self._padded is None:
-            layout = self._layout
-            if self._sparse is not None:
-                padded = self._sparse.dense(
-                    np.flatnonzero(layout.mask), (layout.rows, layout.steps)
-                )
-            elif layout.kind != "sequence":
-                padded = self._flat
-            elif layout.contiguous:
-                padded = moves.ragged_to_padded(self._flat, layout.offsets, layout.steps)
-            else:
-                padded = moves.ragged_to_cells(self._flat, layout.mask)
-            padded = padded.reshape(self.shape)
-            padded.flags.writeable = False
-            self._padded = padded
+            self._padded = self._pad().reshape(self.shape)
+        self._padded.setflags(write=False)
         return self._padded
+
+    def _pad(self) -> np.ndarray:
+        layout = self._layout
+        if self._sparse is not None:
+            return self._sparse.dense(np.flatnonzero(layout.mask), (layout.rows, layout.steps))
+        flat = self._flat_values()
+        if layout.contiguous:
+            return moves.ragged_to_padded(flat, layout.offsets, layout.steps)
+        return moves.ragged_to_cells(flat, layout.mask)
 
     def _flat_values(self) -> np.ndarray:
         """Valid samples (total, *s) in order, computed at first use; never written."""
@@ -223,6 +233,11 @@ class Value:
         return self._layout.rows
 
     @property
+    def dtype(self) -> np.dtype:
+        """Dtype of the samples."""
+        return self._dtype
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Shape of `data`."""
         return self._layout.cell_shape + self._sample_shape
@@ -244,6 +259,7 @@ class Value:
     def lengths(self) -> np.ndarray:
         """Samples a sequence, int64 of shape (B,), in row-major order; read-only."""
         self._needs_axes("lengths")
+        self._layout.lengths.setflags(write=False)
         return self._layout.lengths
 
     @property
@@ -275,14 +291,14 @@ class Value:
                 return list(self.asarray()[:, np.newaxis])
         offsets = self._layout.offsets
         if self._sparse is None or len(self._sample_shape) != 1:
-            return moves.split(self._fresh_flat(), offsets)
+            return moves.split(self._fresh_flat(), self._layout.lengths)
         bounds = zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
         return [self._sparse.rows(a, b) for a, b in bounds]
 
     def _sequences(self, kind: str) -> Any:
         if kind != "sequence":
             return self.asarray()
-        return moves.split(self._fresh_flat(), self._layout.offsets)
+        return moves.split(self._fresh_flat(), self._layout.lengths)
 
     def to(self, device: DeviceDescriptor) -> Value:
         """Return this batch on ``device``; itself when it is there already."""
@@ -336,14 +352,14 @@ class Value:
     def __reduce__(self) -> tuple[Any, ...]:
         layout = self._layout
         mask = None if layout.contiguous else layout.mask
-        state = (layout.kind, layout.lengths, layout._given_starts, layout.rows, layout.steps, mask)
-        storage = {"padded": self._padded, "flat": self._flat, "sparse": self._sparse}
-        if self._padded is not None:
-            storage["flat"] = None
-        elif self._sparse is not None:
-            storage["flat"] = None
-        kept = {name: part for name, part in storage.items() if part is not None}
-        return _unpickle, (state, kept, self._unbound)
+        state = (layout.kind, layout.lengths, layout._starts, layout.rows, layout.steps, mask)
+        if self._sparse is not None:
+            storage: dict[str, Any] = {"sparse": self._sparse}
+        elif self._padded is not None:
+            storage = {"padded": self._padded}
+        else:
+            storage = {"flat": self._flat}
+        return _unpickle, (state, storage, self._unbound)
 
     def __repr__(self) -> str:
         form = "sparse " if self.is_sparse else ""

@@ -230,10 +230,10 @@ def _restore(cls: type[Variable], uid: str, state: dict[str, Any]) -> Variable:
     known = _BY_UID.get(uid)
     if known is not None:
         return known
+    if issubclass(cls, _Valued):
+        return cls._from_state(uid, state)
     axes = tuple(Axis(name) for name in state.pop("dynamic_axes"))
-    return cls._from_state(uid, axes, state) if issubclass(cls, _Valued) else cls(
-        dynamic_axes=axes, _uid=uid, **state
-    )
+    return cls(dynamic_axes=axes, _uid=uid, **state)
 
 
 class OutputVariable(Variable):
@@ -245,7 +245,9 @@ class OutputVariable(Variable):
 class _Valued(Variable):
     """A variable without axes that carries its value."""
 
-    def __init__(self, value: Any, shape: Any, dtype: Any, needs_gradient: bool, name: str, uid: str | None):
+    def __init__(
+        self, value: Any, shape: Any, dtype: Any, needs_gradient: bool, name: str, uid: str | None
+    ):
         given = np.asarray(value)
         if dtype is None:
             dtype = given.dtype if isinstance(value, (np.ndarray, np.generic)) else np.float32
@@ -261,7 +263,7 @@ class _Valued(Variable):
         super().__init__(sizes, dtype, (), needs_gradient, False, name, _uid=uid)
 
     @classmethod
-    def _from_state(cls, uid: str, axes: tuple[Axis, ...], state: dict[str, Any]) -> Variable:
+    def _from_state(cls, uid: str, state: dict[str, Any]) -> Variable:
         made = cls.__new__(cls)
         _Valued.__init__(
             made, state["value"], None, state["dtype"], state["needs_gradient"], state["name"], uid

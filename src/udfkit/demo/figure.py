@@ -195,7 +195,7 @@ def _learning(axes: Any, history: History) -> None:
     _heading(
         axes,
         "Learning",
-        f"after {len(epochs)} epochs: loss {history.losses[-1]:.2f}, "
+        f"after epoch {len(epochs)}: loss {history.losses[-1]:.2f}, "
         f"accuracy {100 * history.accuracies[-1]:.1f} %",
     )
 
@@ -224,7 +224,7 @@ def _attention(figure: Figure, axes: Any, classifier: Classifier, utterances: Ut
         axes.text(
             length + 1.1,
             middles[-1],
-            f"{length} frames" if right else f"{length} frames, taken for {named[k] + 1}",
+            f"{length} frames" if right else f"{length} frames,\ntaken for {named[k] + 1}",
             fontsize=9,
             color=MUTED if right else ACCENT,
             va="center",

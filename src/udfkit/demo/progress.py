@@ -73,5 +73,5 @@ def _bar(epochs: int, stream: TextIO) -> Any:
         unit="epoch",
         file=stream,
         dynamic_ncols=True,
-        bar_format="{desc} {bar} {n_fmt}/{total_fmt} epochs, {elapsed}, {postfix}",
+        bar_format="{desc} {bar} {n_fmt}/{total_fmt} epochs, {elapsed}{postfix}",
     )

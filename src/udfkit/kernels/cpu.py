@@ -9,8 +9,8 @@ every dtype and sample shape; masks, lengths and offsets are given as arrays. Ro
 
 from __future__ import annotations
 
-from udfkit.kernels.intrinsics import memcpy, memset
-from udfkit.kernels.jit import kernel
+from udfkit.kernels.intrinsics import load_i8, load_i64, memcpy, memset, popcount
+from udfkit.kernels.jit import driver, kernel
 from udfkit.kernels.layout import MASK_BEGIN, MASK_INVALID, MASK_VALID
 
 __all__ = [
@@ -31,18 +31,19 @@ __all__ = [
 INT64_MAX = 2**63 - 1
 
 
-@kernel(nogil=True)
-def rows_to_padded(first, last, pointers, lengths, sample_bytes, steps, out):
-    """Copy the row at ``pointers[i]`` to padded row i and zero the rest of that row."""
+@driver("void(int64, int64, int64[::1], int64[::1], int64, int64, int64, int64)", nogil=True)
+def rows_to_padded(first, last, pointers, lengths, sample_bytes, steps, zeroed, out):
+    """Copy the row at ``pointers[i]`` to padded row i; zero the rest unless ``zeroed``."""
     row_bytes = steps * sample_bytes
     for i in range(first, last):
         valid = lengths[i] * sample_bytes
         row = out + i * row_bytes
         memcpy(row, pointers[i], valid)
-        memset(row + valid, 0, row_bytes - valid)
+        if zeroed == 0:
+            memset(row + valid, 0, row_bytes - valid)
 
 
-@kernel(nogil=True)
+@driver("void(int64, int64, int64[::1], int64[::1], int64, int64)", nogil=True)
 def rows_to_ragged(first, last, pointers, offsets, sample_bytes, out):
     """Copy the row at ``pointers[i]`` to flat position ``offsets[i]``."""
     for i in range(first, last):
@@ -50,19 +51,20 @@ def rows_to_ragged(first, last, pointers, offsets, sample_bytes, out):
         memcpy(out + begin * sample_bytes, pointers[i], (offsets[i + 1] - begin) * sample_bytes)
 
 
-@kernel(nogil=True)
-def ragged_to_padded(first, last, values, offsets, sample_bytes, steps, out):
-    """Copy the flat sequence i to padded row i and zero the rest of that row."""
+@driver("void(int64, int64, int64, int64[::1], int64, int64, int64, int64)", nogil=True)
+def ragged_to_padded(first, last, values, offsets, sample_bytes, steps, zeroed, out):
+    """Copy the flat sequence i to padded row i; zero the rest unless ``zeroed``."""
     row_bytes = steps * sample_bytes
     for i in range(first, last):
         begin = offsets[i] * sample_bytes
         valid = offsets[i + 1] * sample_bytes - begin
         row = out + i * row_bytes
         memcpy(row, values + begin, valid)
-        memset(row + valid, 0, row_bytes - valid)
+        if zeroed == 0:
+            memset(row + valid, 0, row_bytes - valid)
 
 
-@kernel(nogil=True)
+@driver("void(int64, int64, int64, int64[::1], int64, int64, int64)", nogil=True)
 def padded_to_ragged(first, last, data, offsets, sample_bytes, steps, out):
     """Copy the beginning of padded row i to flat position ``offsets[i]``."""
     row_bytes = steps * sample_bytes
@@ -71,93 +73,123 @@ def padded_to_ragged(first, last, data, offsets, sample_bytes, steps, out):
         memcpy(out + begin, data + i * row_bytes, offsets[i + 1] * sample_bytes - begin)
 
 
-@kernel(nogil=True)
+@kernel
+def _run_end(mask, cell, valid):
+    """Return the end of the run of valid, or of invalid, cells that begins at ``cell``."""
+    while cell < mask.size and (mask[cell] != MASK_INVALID) == valid:
+        cell += 1
+    return cell
+
+
+@driver("void(int64, int8[::1], int64, int64)", nogil=True)
 def ragged_to_cells(values, mask, sample_bytes, out):
-    """Copy flat samples, in order, to the valid cells of ``mask`` (flat) and zero the others."""
+    """Copy flat samples, in order, to the valid cells of ``mask`` and zero the others."""
     cell = 0
-    cells = mask.size
     done = 0
-    while cell < cells:
-        run = cell
-        if mask[cell] != MASK_INVALID:
-            while run < cells and mask[run] != MASK_INVALID:
-                run += 1
-            moved = (run - cell) * sample_bytes
+    while cell < mask.size:
+        valid = mask[cell] != MASK_INVALID
+        end = _run_end(mask, cell, valid)
+        moved = (end - cell) * sample_bytes
+        if valid:
             memcpy(out + cell * sample_bytes, values + done, moved)
             done += moved
         else:
-            while run < cells and mask[run] == MASK_INVALID:
-                run += 1
-            memset(out + cell * sample_bytes, 0, (run - cell) * sample_bytes)
-        cell = run
+            memset(out + cell * sample_bytes, 0, moved)
+        cell = end
 
 
-@kernel(nogil=True)
+@driver("void(int64, int8[::1], int64, int64)", nogil=True)
 def cells_to_ragged(data, mask, sample_bytes, out):
-    """Copy the valid cells of ``mask`` (flat), in order, to flat samples."""
+    """Copy the valid cells of ``mask``, in order, to flat samples."""
     cell = 0
-    cells = mask.size
     done = 0
-    while cell < cells:
-        run = cell
-        if mask[cell] != MASK_INVALID:
-            while run < cells and mask[run] != MASK_INVALID:
-                run += 1
-            moved = (run - cell) * sample_bytes
+    while cell < mask.size:
+        valid = mask[cell] != MASK_INVALID
+        end = _run_end(mask, cell, valid)
+        if valid:
+            moved = (end - cell) * sample_bytes
             memcpy(out + done, data + cell * sample_bytes, moved)
             done += moved
-        else:
-            while run < cells and mask[run] == MASK_INVALID:
-                run += 1
-        cell = run
+        cell = end
 
 
-@kernel(nogil=True)
-def mask_from_lengths(first, last, lengths, starts, mask):
-    """Write rows of ``mask`` (rows, steps): valid cells first, a beginning where a row starts."""
-    steps = mask.shape[1]
-    for i in range(first, last):
-        length = lengths[i]
-        for step in range(length):
-            mask[i, step] = MASK_VALID
-        if length > 0 and starts[i]:
-            mask[i, 0] = MASK_BEGIN
-        for step in range(length, steps):
-            mask[i, step] = MASK_INVALID
+@driver("void(int64, int64, int64[::1], boolean[::1], int64, int64, int64)", nogil=True)
+def mask_from_lengths(first, last, lengths, starts, steps, template, out):
+    """Write mask rows of valid cells and then invalid ones; the first is a beginning if it starts.
 
-
-@kernel(nogil=True)
-def scan_mask(mask):
-    """Return (sequences, flat index of the first bad cell or -1, whether rows are contiguous).
-
-    Rows are contiguous when each is one sequence whose samples fill its first cells.
+    Without ``starts`` every sequence is new. ``template`` is room for ``2 * steps`` bytes: a row is
+    one copy from it, where two fills of unknown length would cost more.
     """
-    rows, steps = mask.shape
-    count = 0
-    contiguous = True
-    for row in range(rows):
-        sequences = 0
-        gap = False
-        for step in range(steps):
-            code = mask[row, step]
-            if code == MASK_INVALID:
-                gap = True
-                continue
-            if code != MASK_VALID and code != MASK_BEGIN:
-                return count, row * steps + step, False
-            if gap:
-                contiguous = False
-            if code == MASK_BEGIN or sequences == 0:
-                sequences += 1
-        if sequences > 1:
-            contiguous = False
-        count += max(sequences, 1)
-    return count, -1, contiguous
+    memset(template, MASK_VALID, steps)
+    memset(template + steps, MASK_INVALID, steps)
+    for i in range(first, last):
+        row = out + i * steps
+        memcpy(row, template + steps - lengths[i], steps)
+        if lengths[i] > 0 and (starts.size == 0 or starts[i]):
+            memset(row, MASK_BEGIN, 1)
 
 
-@kernel(nogil=True)
+ONES = 0x0101010101010101
+
+
+@kernel
+def _scan_row(row, steps):
+    """Return the length of a row that is one sequence from its first cell on, else -1.
+
+    Eight cells at a time: a cell is 0, 1 or 2, so its two low bits say all.
+    """
+    length = 0
+    ended = False
+    step = 0
+    while step + 8 <= steps:
+        word = load_i64(row + step)
+        valid = (word | (word >> 1)) & ONES
+        begins = (word >> 1) & ONES
+        if step == 0:
+            begins &= ~1
+        count = popcount(valid)
+        prefix = ONES if count == 8 else ONES & ((1 << (8 * count)) - 1)
+        strange = (word & ~(3 * ONES)) | (word & (word >> 1) & ONES)
+        if strange != 0 or begins != 0 or valid != prefix or (ended and count > 0):
+            return -1
+        ended = ended or count < 8
+        length += count
+        step += 8
+    while step < steps:
+        code = load_i8(row + step)
+        if code == MASK_INVALID:
+            ended = True
+        elif ended or not (code == MASK_VALID or (code == MASK_BEGIN and step == 0)):
+            return -1
+        else:
+            length += 1
+        step += 1
+    return length
+
+
+@driver("int64(int64, int64, int64, int64[::1], boolean[::1])", nogil=True)
+def scan_mask(mask, rows, steps, lengths, starts):
+    """Fill lengths and starts of rows that are one sequence each, from the first cell on.
+
+    Return the first row that is not such a one, or -1; what was filled holds up to there.
+    """
+    for i in range(rows):
+        row = mask + i * steps
+        length = _scan_row(row, steps)
+        if length < 0:
+            return i
+        lengths[i] = length
+        starts[i] = length == 0 or load_i8(row) == MASK_BEGIN
+    return -1
+
+
+@driver("UniTuple(int64, 2)(int8[:, ::1], int64[::1], boolean[::1])", nogil=True)
 def lengths_from_mask(mask, lengths, starts):
-    """Fill ``lengths`` and ``starts``, a sequence at each beginning, an empty one per empty row."""
+    """Fill lengths and starts, a sequence at each beginning, an empty one for each empty row.
+
+    Return (sequences, flat index of the first bad cell or -1); there is room for as many sequences
+    as cells and rows.
+    """
     rows, steps = mask.shape
     at = -1
     for row in range(rows):
@@ -166,6 +198,8 @@ def lengths_from_mask(mask, lengths, starts):
             code = mask[row, step]
             if code == MASK_INVALID:
                 continue
+            if code != MASK_VALID and code != MASK_BEGIN:
+                return at + 1, row * steps + step
             if code == MASK_BEGIN or not open_row:
                 at += 1
                 lengths[at] = 0
@@ -176,9 +210,10 @@ def lengths_from_mask(mask, lengths, starts):
             at += 1
             lengths[at] = 0
             starts[at] = True
+    return at + 1, -1
 
 
-@kernel(nogil=True)
+@driver("int64(int64[::1], int64[::1])", nogil=True)
 def offsets_from_lengths(lengths, offsets):
     """Fill ``offsets`` with the running sum; return the first bad length's index, or -1."""
     total = 0
@@ -191,15 +226,15 @@ def offsets_from_lengths(lengths, offsets):
     return -1
 
 
-@kernel(nogil=True)
+@driver("void(int64[::1], int64, int64, int64, int64)", nogil=True)
 def one_hot_to_dense(indices, columns, item_bytes, one, out):
-    """Write the item at address ``one`` into column ``indices[i]`` of zeroed row i; -1 writes none."""
+    """Write the item at ``one`` into column ``indices[i]`` of zeroed row i; -1 writes none."""
     for i in range(indices.size):
         if indices[i] >= 0:
             memcpy(out + (i * columns + indices[i]) * item_bytes, one, item_bytes)
 
 
-@kernel(nogil=True)
+@driver("void(int64[::1], int64[::1], int64, int64, int64, int64[::1], int64)", nogil=True)
 def csr_to_dense(indptr, indices, data, columns, item_bytes, positions, out):
     """Write the items of CSR row i into the zeroed dense row ``positions[i]``."""
     for i in range(positions.size):

@@ -83,7 +83,7 @@ def layout_problem(**changed: int) -> str | None:
     --------
     >>> from udfkit.kernels.object_layouts import layout_problem
     >>> layout_problem(NDIM=28)
-    'NDIM of a () array of |b1 is not at offset 28'
+    'NDIM of a (3,) array of |b1 is not at offset 28'
     """
     problem = _build_problem()
     if problem is not None:

@@ -111,16 +111,20 @@ def _slots(vector: int, index_descr: int, count: int) -> int:
 
 
 @kernel
-def _fits(sizes: int, shape: int, rank: int) -> int:
-    # 1 or 0, and -1 where the tuple holds something else than integers.
+def _holds_sizes(shape: int, rank: int) -> bool:
     for axis in range(rank):
-        size = as_size(tuple_item(shape, axis))
-        if size == -1 and error_occurred() != 0:
+        if as_size(tuple_item(shape, axis)) == -1 and error_occurred() != 0:
             error_clear()
-            return -1
-        if load_i64(sizes + 8 * axis) != size:
-            return 0
-    return 1
+            return False
+    return True
+
+
+@kernel
+def _fits(sizes: int, shape: int, rank: int) -> bool:
+    same = True
+    for axis in range(rank):
+        same &= load_i64(sizes + 8 * axis) == as_size(tuple_item(shape, axis))
+    return same
 
 
 @kernel
@@ -161,12 +165,8 @@ def _read_items(items, count, wanted, sample, rank, pointers, lengths):
         _fetch_ahead(items, i, count)
         item = load_i64(items + 8 * i)
         sizes = _sample_sizes(item, wanted, rank, leading)
-        if sizes != -1 and model == -1:
-            fits = _fits(sizes, sample, rank)
-            if fits < 0:
-                return BAD_SHAPE, 0, 0
-            if fits > 0:
-                model = sizes
+        if sizes != -1 and model == -1 and _fits(sizes, sample, rank):
+            model = sizes
         pointer, length = 0, -1
         if sizes != -1 and model != -1 and _equal(sizes, model, rank):
             pointer = load_i64(item + DATA)
@@ -188,7 +188,7 @@ def read(batch, dtype, shape, pointers, lengths, index_dtype):
     count, rank = _count(items), _count(sample)
     if count < 0:
         return BAD_BATCH, 0, 0
-    if rank < 0:
+    if rank < 0 or not _holds_sizes(sample, rank):
         return BAD_SHAPE, 0, 0
     if is_subtype(load_i64(wanted + TYPE), descr_type()) == 0:
         return BAD_DTYPE, 0, 0
@@ -230,8 +230,6 @@ def _read_shape(shape: int, rank: int, item_bytes: int, sizes: int) -> int:
     sample_bytes = item_bytes
     for axis in range(rank):
         size = as_size(tuple_item(shape, axis))
-        if size == -1 and error_occurred() != 0:
-            error_clear()
         store64(sizes + 8 * axis, size)
         sample_bytes = _times(sample_bytes, size)
     return sample_bytes
@@ -278,6 +276,7 @@ def make_views(block, lengths, shape, index_dtype):
     dimensions = dimension_words()
     if (
         0 <= rank <= MAX_RANK
+        and _holds_sizes(sample, rank)
         and _is_vector(vector, reference(index_dtype), READABLE)
         and _is_array(owner, WRITABLE)
     ):

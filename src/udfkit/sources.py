@@ -1,0 +1,181 @@
+"""Reading whatever `pad` and `fill_rows` take into sequences at addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from udfkit.casting import check_real
+from udfkit.errors import WHAT_A_BATCH_CAN_BE, shape_text
+from udfkit.items import Rows, host_array, is_scipy_sparse, read_rows, refuse_non_batch
+from udfkit.kernels import lazy
+from udfkit.ragged import Ragged
+from udfkit.unpadding import Padded, Side, Unpadded, unpad
+from udfkit.value import Value
+from udfkit.variable import check_dtype
+
+__all__ = ["Source", "read_source"]
+
+pyobjects = lazy("pyobjects", globals())
+
+
+class Source:
+    """Sequences at addresses, and what the batch itself says about how it was padded.
+
+    Attributes
+    ----------
+    rows : Rows
+    starts : ndarray of bool, shape (B,), or None
+    steps : int
+        T of a batch that was padded before, else 0.
+    side : {'right', 'left'}
+    """
+
+    __slots__ = ("rows", "side", "starts", "steps")
+
+    def __init__(
+        self, rows: Rows, starts: np.ndarray | None = None, steps: int = 0, side: Side = "right"
+    ):
+        self.rows = rows
+        self.starts = starts
+        self.steps = steps
+        self.side = side
+
+
+def read_source(batch: Any, dtype: Any = None, sample_shape: Any = None) -> Source:
+    """Find the sequences of a batch.
+
+    Parameters
+    ----------
+    batch : list, tuple or other Sequence, Ragged, Value, Padded, or array
+    dtype : dtype, optional
+        Items are cast to it exactly; without it all must have one dtype.
+    sample_shape : int or tuple of int, optional
+
+    Raises
+    ------
+    TypeError, ValueError
+        With the index of the first item that does not fit.
+    """
+    if dtype is None and sample_shape is None:
+        if type(batch) is list or type(batch) is tuple:
+            rows = _read_uniform(tuple(batch))
+            if rows is not None:
+                return Source(rows)
+    if dtype is not None:
+        dtype = check_dtype(dtype)
+    if isinstance(sample_shape, int):
+        sample_shape = (sample_shape,)
+    elif sample_shape is not None:
+        sample_shape = tuple(sample_shape)
+    for kind, read in _READERS:
+        if isinstance(batch, kind):
+            return read(batch, dtype, sample_shape)
+    refuse_non_batch(batch, "batch")
+    if is_scipy_sparse(batch):
+        raise TypeError("batch is a sparse matrix: convert each sequence with toarray()")
+    array = host_array(batch, "batch")
+    if array is not None:
+        return _from_array(array, dtype, sample_shape)
+    if not isinstance(batch, Sequence):
+        raise TypeError(f"batch is a {type(batch).__name__}: {WHAT_A_BATCH_CAN_BE}")
+    return Source(read_rows(batch, sample_shape, dtype))
+
+
+def _read_uniform(items: tuple[Any, ...]) -> Rows | None:
+    """Read plain arrays that all have the first one's dtype and sample shape; None for others."""
+    if not items:
+        return None
+    first = items[0]
+    if type(first) is not np.ndarray or first.ndim == 0:
+        return None
+    dtype = first.dtype
+    if dtype.kind not in "fiub" or not dtype.isnative:
+        return None
+    shape = first.shape[1:]
+    count = len(items)
+    pointers, lengths = np.empty(count, np.int64), np.empty(count, np.int64)
+    odd, longest, _ = pyobjects.scan(items, dtype, shape, pointers, lengths)
+    return None if odd else Rows(pointers, lengths, longest, shape, dtype, items)
+
+
+def _from_unpadded(batch: Unpadded, dtype: Any, sample_shape: Any) -> Source:
+    rows = _read_uniform(tuple(batch)) if dtype is None and sample_shape is None else None
+    rows = rows or read_rows(tuple(batch), sample_shape, dtype)
+    return Source(rows, batch.starts, batch.steps, batch.side)
+
+
+def _from_padded(batch: Padded, dtype: Any, sample_shape: Any) -> Source:
+    if not _has(batch.data.dtype, batch.data.shape[2:], dtype, sample_shape):
+        return _from_unpadded(unpad(batch), dtype, sample_shape)
+    data = np.ascontiguousarray(batch.data)
+    lengths = batch.lengths.copy()
+    count, steps = data.shape[:2]
+    step_bytes = data.itemsize * prod(data.shape[2:])
+    pointers = pyobjects.address(data) + np.arange(count, dtype=np.int64) * (steps * step_bytes)
+    if batch.side == "left":
+        pointers += (steps - lengths) * step_bytes
+    rows = Rows(pointers, lengths, int(lengths.max(initial=0)), data.shape[2:], data.dtype, data)
+    return Source(rows, batch._starts, steps, batch.side)
+
+
+def _from_value(batch: Value, dtype: Any, sample_shape: Any) -> Source:
+    source = _from_ragged(batch.ragged(), dtype, sample_shape)
+    if batch.mask.ndim == 1:
+        source.steps = 1
+    elif len(batch) == batch.rows:
+        source.steps = batch.shape[1]
+    return source
+
+
+def _from_ragged(batch: Ragged, dtype: Any, sample_shape: Any) -> Source:
+    starts = np.array(batch.starts) if batch.has_starts else None
+    if not _has(batch.dtype, batch.sample_shape, dtype, sample_shape):
+        return Source(read_rows(list(batch), sample_shape, dtype), starts)
+    values = np.ascontiguousarray(batch.values)
+    step_bytes = values.itemsize * prod(values.shape[1:])
+    pointers = pyobjects.address(values) + batch.offsets[:-1] * step_bytes
+    lengths = np.diff(batch.offsets)
+    longest = int(lengths.max(initial=0))
+    return Source(Rows(pointers, lengths, longest, values.shape[1:], values.dtype, values), starts)
+
+
+def _from_array(array: np.ndarray, dtype: Any, sample_shape: Any) -> Source:
+    if array.dtype.kind == "O" and array.ndim == 1:
+        return Source(read_rows(array.tolist(), sample_shape, dtype))
+    if array.dtype.kind == "O":
+        raise ValueError(
+            f"batch is an object array of shape {shape_text(array.shape)}: pass a list with one "
+            f"array a sequence, for example list(batch)"
+        )
+    check_real(array.dtype, "batch")
+    if array.ndim == 0:
+        raise ValueError("batch has shape (): expected (B, T, *s), or a list of sequences")
+    steps = array.shape[1] if array.ndim > 1 else 0
+    native = array.dtype.newbyteorder("=")
+    if array.ndim == 1 or not _has(native, array.shape[2:], dtype, sample_shape):
+        return Source(read_rows(list(array), sample_shape, dtype), steps=steps)
+    array = np.ascontiguousarray(array, native)
+    count = len(array)
+    row_bytes = steps * array.itemsize * prod(array.shape[2:])
+    pointers = pyobjects.address(array) + np.arange(count, dtype=np.int64) * row_bytes
+    lengths = np.full(count, steps, np.int64)
+    rows = Rows(pointers, lengths, steps if count else 0, array.shape[2:], native, array)
+    return Source(rows, steps=steps)
+
+
+def _has(
+    dtype: np.dtype, shape: tuple[int, ...], wanted: np.dtype | None, wanted_shape: Any
+) -> bool:
+    return wanted in (None, dtype) and wanted_shape in (None, shape)
+
+
+_READERS: tuple[tuple[type, Any], ...] = (
+    (Unpadded, _from_unpadded),
+    (Padded, _from_padded),
+    (Value, _from_value),
+    (Ragged, _from_ragged),
+)

@@ -1,0 +1,281 @@
+"""What `pad` returns, and `unpad`: padded data back to its sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+
+from udfkit import memory, moves, threads
+from udfkit.casting import check_real
+from udfkit.errors import shape_text
+from udfkit.items import host_array
+from udfkit.kernels import lazy
+from udfkit.layout import read_layout
+from udfkit.ragged import Ragged
+from udfkit.value import Value
+
+__all__ = ["Padded", "Side", "Unpadded", "unpad"]
+
+Side = Literal["left", "right"]
+
+cpu_padding = lazy("cpu_padding", globals())
+pyobjects = lazy("pyobjects", globals())
+
+
+class Padded:
+    """What `pad` returns: ``data, mask = pad(batch)``, and what `unpad` needs to undo it.
+
+    Attributes
+    ----------
+    data : ndarray, shape (B, T, *s)
+    mask : ndarray of int8, shape (B, T)
+        0 invalid (padding), 1 valid, 2 valid and the beginning of a sequence.
+    lengths : ndarray of int64, shape (B,)
+        Valid cells a row; read-only.
+    side : {'right', 'left'}
+        Where the padding is.
+
+    Examples
+    --------
+    >>> import udfkit
+    >>> padded = udfkit.pad([[1, 2, 3], [4]], side="left")
+    >>> data, mask = padded
+    >>> data.tolist(), padded.steps, padded.lengths.tolist()
+    ([[1, 2, 3], [0, 0, 4]], 3, [3, 1])
+    """
+
+    __slots__ = ("_starts", "data", "lengths", "mask", "side")
+
+    def __init__(
+        self,
+        data: np.ndarray,
+        mask: np.ndarray,
+        lengths: np.ndarray,
+        side: Side,
+        starts: np.ndarray | None,
+    ):
+        self.data = data
+        self.mask = mask
+        self.lengths = lengths
+        self.side = side
+        self._starts = starts
+
+    @property
+    def steps(self) -> int:
+        """The number of steps T, padding included."""
+        return self.data.shape[1]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return iter((self.data, self.mask))
+
+    def __len__(self) -> int:
+        return 2
+
+    def __repr__(self) -> str:
+        return (
+            f"Padded({len(self.lengths)} sequences, {self.data.dtype} "
+            f"{shape_text(self.data.shape)}, padding on the {self.side})"
+        )
+
+
+class Unpadded(list[np.ndarray]):
+    """The list of sequences that `unpad` returns; `pad` of it gives T and side back.
+
+    Attributes
+    ----------
+    steps : int
+        The number of steps T of the padded data.
+    side : {'right', 'left'}
+    starts : ndarray of bool, shape (B,), or None
+        False where a sequence continues one of the batch before; None: all are new.
+    """
+
+    __slots__ = ("side", "starts", "steps")
+
+    def __init__(
+        self,
+        sequences: Iterable[np.ndarray] = (),
+        steps: int = 0,
+        side: Side = "right",
+        starts: np.ndarray | None = None,
+    ):
+        super().__init__(sequences)
+        self.steps = steps
+        self.side: Side = side
+        self.starts = starts
+
+
+def unpad(
+    data: Any,
+    mask: Any = None,
+    *,
+    lengths: Any = None,
+    side: Side | None = None,
+    layout: Literal["list", "ragged"] = "list",
+) -> Any:
+    """Take the sequences out of padded data, bit for bit.
+
+    Parameters
+    ----------
+    data : Padded, Value, or array of shape (rows, T, *s)
+        What `pad` returned needs nothing else.
+    mask : array_like of int8 or bool, shape (rows, T), optional
+        0 invalid, 1 valid, 2 the beginning of a sequence; valid cells may lie anywhere.
+    lengths : sequence of int, shape (rows,), optional
+        Instead of a mask: valid cells a row, any integer dtype.
+    side : {'right', 'left'}, optional
+        With lengths: where the padding is; on the right by default.
+    layout : {'list', 'ragged'}
+
+    Returns
+    -------
+    Unpadded or Ragged
+        A list with an array ``(length, *s)`` a sequence, that keeps T and side for `pad`; writable,
+        in memory of its own. Or the same as a Ragged.
+
+    Raises
+    ------
+    ValueError
+        When data, mask and lengths do not agree, or none says which cells are valid, with the
+        position.
+
+    Examples
+    --------
+    >>> import numpy as np, udfkit
+    >>> data = np.array([[1, 2, 0], [3, 0, 0]])
+    >>> [x.tolist() for x in udfkit.unpad(data, lengths=[2, 1])]
+    [[1, 2], [3]]
+    >>> udfkit.unpad(data, data != 0, layout="ragged").offsets.tolist()
+    [0, 2, 3]
+    """
+    if layout not in ("list", "ragged"):
+        raise ValueError(f"layout is {layout!r}, expected 'list' or 'ragged'")
+    if isinstance(data, (Padded, Value)):
+        if mask is not None or lengths is not None or side is not None:
+            raise ValueError(
+                f"mask, lengths or side were given beside a {type(data).__name__}, which has its "
+                f"own: leave them out"
+            )
+        if isinstance(data, Value):
+            return _unpad_value(data, layout)
+        return _unpad_rows(
+            data.data, data.lengths.astype(np.int64), data.side, data._starts, layout
+        )
+    array = host_array(data, "data")
+    array = np.asarray(data) if array is None else array
+    check_real(array.dtype, "data")
+    if array.ndim < 2:
+        raise ValueError(f"data has shape {shape_text(array.shape)}, expected (rows, T, *s)")
+    if side is not None and side not in ("left", "right"):
+        raise ValueError(f"side is {side!r}, expected 'left' or 'right'")
+    if mask is None and lengths is None:
+        raise ValueError("nothing says which cells are valid: pass mask= or lengths=")
+    if mask is None:
+        found = read_layout(array, None, lengths, None)
+        return _unpad_rows(array, found.lengths, side or "right", None, layout)
+    codes = np.asarray(mask)
+    if codes.shape != array.shape[:2]:
+        raise ValueError(
+            f"mask of shape {shape_text(codes.shape)} does not fit data of shape "
+            f"{shape_text(array.shape)}: expected {shape_text(array.shape[:2])}"
+        )
+    codes = _codes(codes)
+    found_lengths, starts, contiguous = moves.read_mask(codes)
+    _check_lengths(lengths, found_lengths)
+    found_side = "right" if contiguous else _left_if_left(codes, found_lengths)
+    if side is not None and found_side != side and (found_lengths != array.shape[1]).any():
+        raise ValueError(
+            f"side is {side!r}, but the mask says otherwise: leave side out, the mask decides"
+        )
+    flags = None if starts.all() else starts
+    if found_side is not None:
+        return _unpad_rows(array, found_lengths, found_side, flags, layout)
+    block = moves.cells_to_ragged(_native(array), codes, int(found_lengths.sum()))
+    return _hand_over(block, found_lengths, (array.shape[1], "right"), flags, layout)
+
+
+def _native(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+
+
+def _codes(mask: np.ndarray) -> np.ndarray:
+    """Return a mask of any integer dtype, or bool, as C-contiguous int8 codes."""
+    if mask.dtype.kind == "b":
+        codes = mask.astype(np.int8, order="C")
+        if codes.size:
+            codes[np.arange(len(codes)), mask.argmax(axis=1)] *= 2
+        return codes
+    if mask.dtype.kind not in "iu":
+        raise TypeError(f"mask has dtype {mask.dtype}: pass int8 codes 0, 1, 2, or bool")
+    codes = mask.astype(np.int8, order="C", copy=False)
+    if codes.dtype != mask.dtype:
+        wrong = np.argwhere(codes != mask)
+        if len(wrong):
+            at = tuple(wrong[0].tolist())
+            raise ValueError(
+                f"mask value {mask[at]} at {at}: expected 0 (invalid), 1 (valid) or 2 (valid and "
+                f"the beginning of a sequence)"
+            )
+    return codes
+
+
+def _check_lengths(lengths: Any, found: np.ndarray) -> None:
+    if lengths is not None and not np.array_equal(np.asarray(lengths), found):
+        raise ValueError(
+            f"lengths {np.asarray(lengths).tolist()} contradict the mask, whose sequences have "
+            f"lengths {found.tolist()}: give one of them"
+        )
+
+
+def _left_if_left(codes: np.ndarray, lengths: np.ndarray) -> Side | None:
+    """Return 'left' where each row is one sequence that ends at its last cell."""
+    if len(lengths) != len(codes):
+        return None
+    valid = codes != 0
+    return "left" if (valid[:, 1:] >= valid[:, :-1]).all() else None
+
+
+def _unpad_value(value: Value, layout: str) -> Any:
+    ragged = value.ragged()
+    if layout == "ragged":
+        return ragged
+    steps = value.shape[1] if value.mask.ndim == 2 else 1
+    starts = ragged.starts if ragged.has_starts else None
+    return Unpadded(value.as_sequences(), steps, "right", starts)
+
+
+def _unpad_rows(
+    data: np.ndarray, lengths: np.ndarray, side: Side, starts: np.ndarray | None, layout: str
+) -> Any:
+    data = _native(data)
+    rows, steps = data.shape[:2]
+    size = data.itemsize * prod(data.shape[2:])
+    offsets = moves.offsets_of(lengths)
+    total = int(offsets[-1])
+    block = memory.empty((total, *data.shape[2:]), data.dtype)
+    address = pyobjects.address
+    args = (address(data), address(offsets), size, steps, side == "left", address(block))
+    if total * size < threads.SERIAL_BYTES:
+        cpu_padding.unpad_rows(0, rows, *args)
+    else:
+        bounds = threads.split(rows, total * size, offsets)
+        threads.run_ranges(cpu_padding.unpad_rows, bounds, args, keep=(data, offsets, block))
+    return _hand_over(block, lengths, (steps, side), starts, layout, offsets)
+
+
+def _hand_over(
+    block: np.ndarray,
+    lengths: np.ndarray,
+    rectangle: tuple[int, Side],
+    starts: np.ndarray | None,
+    layout: str,
+    offsets: np.ndarray | None = None,
+) -> Any:
+    if layout == "ragged":
+        offsets = moves.offsets_of(lengths) if offsets is None else offsets
+        offsets.setflags(write=False)
+        return Ragged._trusted(block, offsets, starts)
+    return Unpadded(pyobjects.views(block, lengths, block.shape[1:]), *rectangle, starts)
