@@ -202,6 +202,49 @@ def test_sixteen_threads_never_get_the_same_block() -> None:
     assert kept()[1] <= 64 << 20
 
 
+def test_interrupts_cost_the_pool_its_contents_at_worst() -> None:
+    run_python(
+        """
+        import os, random, signal, threading
+        from udfkit import memory
+        size = memory.SMALLEST_POOLED
+        memory.configure(pool_bytes=8 * size)
+        stop = threading.Event()
+        def interrupt():
+            while not stop.wait(random.uniform(0.0001, 0.001)):
+                os.kill(os.getpid(), signal.SIGINT)
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        interrupted, rounds, alive = 0, 0, []
+        while interrupted < 300:
+            try:
+                for step in range(1000):
+                    array = memory.empty((size * (1 + step % 3),), "u1")
+                    array[0] = array[-1] = step % 200
+                    alive.append((array, step % 200))
+                    del array
+                    if len(alive) > 5:
+                        for kept, value in alive:
+                            assert kept[0] == kept[-1] == value
+                        alive.clear()
+            except KeyboardInterrupt:
+                interrupted += 1
+                alive = []
+        try:
+            stop.set()
+            thread.join()
+        except KeyboardInterrupt:
+            thread.join()
+        alive.clear()
+        found = memory.stats()
+        assert found.kept_bytes <= found.limit, found
+        assert found.reused > 100, found
+        memory.clear()
+        assert memory.stats().kept_blocks == 0
+        """
+    )
+
+
 def test_collections_inside_the_pool_do_not_lock_it() -> None:
     run_python(
         """
@@ -230,7 +273,6 @@ def test_the_pool_is_empty_in_a_child_after_a_fork() -> None:
         idle = memory.empty((size,), "u1")
         del idle
         assert memory.stats().kept_blocks == 1
-        memory._pool._lock.acquire()  # as if another thread were inside the pool
         child = os.fork()
         if child == 0:
             try:
@@ -245,7 +287,6 @@ def test_the_pool_is_empty_in_a_child_after_a_fork() -> None:
                 os._exit(0)
             finally:
                 os._exit(1)
-        memory._pool._lock.release()
         assert os.waitpid(child, 0)[1] == 0
         assert memory.stats().kept_blocks == 1
         """

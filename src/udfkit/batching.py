@@ -13,7 +13,7 @@ from udfkit.casting import cast_exactly, check_real, warn_cast
 from udfkit.device import DeviceDescriptor
 from udfkit.errors import WHAT_A_BATCH_CAN_BE, shape_text
 from udfkit.items import host_array, is_scipy_sparse, read_rows, refuse_non_batch
-from udfkit.layout import Layout, check_starts
+from udfkit.layout import Layout, check_starts, no_starts
 from udfkit.ragged import Ragged
 from udfkit.sparse import read_csr
 from udfkit.value import Value
@@ -91,7 +91,7 @@ def make_value(
     if isinstance(batch, Value):
         return _check_value(var, batch, seq_starts, device)
     device = devices.resolve(device)
-    if seq_starts is not None and len(seq_starts) and var.kind != "sequence":
+    if var.kind != "sequence" and not no_starts(seq_starts):
         raise ValueError(
             f"seq_starts were given, but variable {var.name!r} has no sequence axis: leave them "
             f"out, or declare it with udfkit.sequence.input_variable"
@@ -140,7 +140,7 @@ def _from_ragged(
     copy: bool,
     warn_for: Variable | None,
 ) -> Value:
-    if seq_starts is not None and len(seq_starts) and batch.has_starts:
+    if batch.has_starts and not no_starts(seq_starts):
         raise ValueError("seq_starts were given beside a Ragged that has starts: give one of them")
     values = batch.values
     if not var.accepts_sample(batch.sample_shape):
@@ -151,7 +151,7 @@ def _from_ragged(
     starts = batch._starts if batch.has_starts else check_starts(seq_starts, len(batch))
     if values.dtype != var.dtype:
         warn_cast(warn_for, values.dtype)
-        flat = cast_exactly(values, var.dtype, f"the Ragged for variable {var.name!r}")
+        flat = _cast_ragged(batch, var)
     elif copy or not values.flags.c_contiguous:
         flat = moves.copy_samples(values)
     else:
@@ -173,10 +173,19 @@ def _from_ragged(
     return Value._make(Layout.of_batch(len(batch)), device, padded=flat)
 
 
+def _cast_ragged(batch: Ragged, var: Variable) -> np.ndarray:
+    try:
+        return cast_exactly(batch.values, var.dtype, f"the Ragged for variable {var.name!r}")
+    except ValueError:
+        for k, sequence in enumerate(batch):
+            cast_exactly(sequence, var.dtype, f"sequence {k}")
+        raise
+
+
 def _from_one_csr(
     var: Variable, matrix: Any, seq_starts: Any, device: DeviceDescriptor, warn_for: Variable | None
 ) -> Value:
-    if seq_starts is not None and len(seq_starts):
+    if not no_starts(seq_starts):
         raise ValueError(
             "seq_starts were given with one whole CSR matrix: pass a list of CSR matrices, one a "
             "sequence"

@@ -25,6 +25,16 @@ class DeviceDescriptor:
     kind: str
     index: int = 0
 
+    @staticmethod
+    def cpu() -> DeviceDescriptor:
+        """Return the CPU device; the same as `udfkit.cpu`."""
+        return cpu()
+
+    @staticmethod
+    def gpu(index: int = 0) -> DeviceDescriptor:
+        """Return a CUDA device; the same as `udfkit.gpu`."""
+        return gpu(index)
+
     @property
     def is_gpu(self) -> bool:
         """Whether this is a CUDA device."""

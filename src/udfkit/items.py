@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from udfkit.variable import FreeDimension, Variable
 
 __all__ = ["Rows", "host_array", "is_scipy_sparse", "read_rows", "refuse_non_batch"]
 
+cpu = lazy("cpu", globals())
 pyobjects = lazy("pyobjects", globals())
 
 
@@ -160,8 +162,17 @@ def read_rows(
     lengths = np.empty(len(items), np.int64)
     if shape is None or dtype is None or FreeDimension in shape:
         shape, dtype = _settle(items, shape, dtype, what)
-    odd, longest, _ = pyobjects.scan(items, dtype, shape, pointers, lengths)
+    if one_sample:
+        odd, longest = pyobjects.scan_samples(items, dtype, shape, pointers), 1
+        lengths.fill(1)
+        lengths[pointers == 0] = -1
+    else:
+        odd, longest, _ = pyobjects.scan(items, dtype, shape, pointers, lengths)
     keep: list[Any] = [items]
+    if odd == len(items) > 1 and not one_sample:
+        block = _cast_block(items, shape, dtype, pointers, lengths, warn_for)
+        if block is not None:
+            return Rows(pointers, lengths, int(lengths.max()), shape, dtype, block)
     if odd:
         for k in np.flatnonzero(lengths < 0).tolist():
             array = _convert(items[k], shape, dtype, f"{what} {k}", warn_for)
@@ -178,6 +189,41 @@ def read_rows(
             f"these are sequences"
         )
     return Rows(pointers, lengths, longest, shape, dtype, keep)
+
+
+def _cast_block(
+    items: tuple[Any, ...],
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    pointers: np.ndarray,
+    lengths: np.ndarray,
+    warn_for: Variable | None,
+) -> np.ndarray | None:
+    """Cast arrays that all have one other dtype at once, and point to the result.
+
+    Return None, with every length -1, when they do not, or a value does not fit: going item by item
+    then finds out which.
+    """
+    source = getattr(items[0], "dtype", None)
+    if not isinstance(source, np.dtype) or source == dtype or source.kind not in "biuf":
+        return None
+    odd, _, total = pyobjects.scan(items, source, shape, pointers, lengths)
+    if odd == 0:
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        block = np.empty((total, *shape), source)
+        size = source.itemsize * prod(shape)
+        cpu.rows_to_ragged(0, len(items), pointers, offsets, size, pyobjects.address(block))
+        try:
+            cast = cast_exactly(block, dtype, "")
+        except ValueError:
+            odd = 1
+        else:
+            warn_cast(warn_for, source)
+            step = dtype.itemsize * prod(shape)
+            np.add(offsets[:-1] * step, pyobjects.address(cast), out=pointers)
+            return cast
+    lengths.fill(-1)
+    return None
 
 
 def _convert(
@@ -288,7 +334,21 @@ def _from_python(item: Any, where: str) -> np.ndarray:
             f"numbers that fit 64 bits, nested evenly"
         )
     check_real(array.dtype, where)
+    if array.dtype == np.float64 and np.abs(array).max(initial=0.0) >= 2.0**53:
+        _check_integers(item, where)
     return array
+
+
+def _check_integers(item: Any, where: str) -> None:
+    """Raise ValueError for a Python integer that NumPy rounds because floats are beside it."""
+    if isinstance(item, (list, tuple)):
+        for part in item:
+            _check_integers(part, where)
+    elif isinstance(item, int) and int(float(item)) != item:
+        raise ValueError(
+            f"{where} holds the integer {item} among floats, and float64 cannot hold it exactly: "
+            f"pass an array of the dtype you mean"
+        )
 
 
 def _as_sequence(array: np.ndarray, shape: tuple[int, ...], where: str) -> np.ndarray:

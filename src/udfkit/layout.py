@@ -10,7 +10,7 @@ import numpy as np
 from udfkit import moves
 from udfkit.errors import shape_text
 
-__all__ = ["Layout", "all_new", "check_starts", "read_layout"]
+__all__ = ["Layout", "all_new", "check_starts", "no_starts", "read_layout"]
 
 
 def all_new(count: int) -> np.ndarray:
@@ -21,36 +21,46 @@ def all_new(count: int) -> np.ndarray:
 
 
 def check_starts(starts: Any, count: int, name: str = "seq_starts") -> np.ndarray | None:
-    """Return ``starts`` as a read-only bool array of shape (count,); None for None or ``[]``.
+    """Return ``starts`` as a bool array of shape (count,); None for None or ``[]``.
 
     Raises
     ------
     ValueError
         When they are not booleans, or not one a sequence.
     """
-    if starts is None or (isinstance(starts, Sequence) and len(starts) == 0):
+    if no_starts(starts, name):
         return None
-    flags = list(starts) if not isinstance(starts, np.ndarray) else starts
-    if not isinstance(flags, np.ndarray):
-        for k, flag in enumerate(flags):
+    if not isinstance(starts, np.ndarray):
+        for k, flag in enumerate(starts):
             if not isinstance(flag, (bool, np.bool_)):
                 raise ValueError(
                     f"{name}[{k}] is {flag!r} of type {type(flag).__name__}, expected a boolean: "
-                    f"True for a new sequence, False for one that continues"
+                    f"use True for a new sequence, False for one that continues"
                 )
-    array = np.array(flags, dtype=None if len(flags) else bool)
+    array = np.array(starts)
     if array.dtype != np.bool_:
         raise ValueError(
-            f"{name} has dtype {array.dtype}, expected booleans: True for a new sequence, False "
-            f"for one that continues"
+            f"{name} has dtype {array.dtype}, expected booleans: use True for a new sequence, "
+            f"False for one that continues"
         )
     if array.shape != (count,):
         raise ValueError(
             f"{name} has shape {shape_text(array.shape)}, but the batch has {count} sequence(s): "
             f"pass one boolean a sequence"
         )
-    array.flags.writeable = False
     return array
+
+
+def no_starts(starts: Any, name: str = "seq_starts") -> bool:
+    """Whether starts are None or empty, which means the same; TypeError when they are no list."""
+    if starts is None:
+        return True
+    if isinstance(starts, str) or not isinstance(starts, (Sequence, np.ndarray)):
+        raise TypeError(
+            f"{name} is {starts!r} of type {type(starts).__name__}, expected a list with one "
+            f"boolean a sequence"
+        )
+    return len(starts) == 0 if not isinstance(starts, np.ndarray) else starts.size == 0
 
 
 _AXES = {"sequence": 2, "batch": 1, "none": 0}

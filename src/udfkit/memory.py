@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 from collections import deque
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,12 +82,12 @@ class _Lease:
 
 
 class _Pool:
-    """Idle blocks, oldest first.
+    """Idle blocks by capacity, and the capacities in the order in which blocks came back.
 
-    A lease may end anywhere, also in a garbage collection while this thread is inside the pool. So
-    ending one only appends to a deque and, unless somebody holds the lock, settles it; whoever
-    holds the lock looks at the deque once more after letting go. No step leaves the pool in a state
-    that an interrupt could make wrong: the worst is that a block goes back to the system.
+    There is no lock: a lease may end in a garbage collection while this thread is at work here, and
+    an interrupt could leave a lock closed. Each step is one operation on a deque or a dict, of which
+    one thread alone gets a block; after an interrupt between two steps the order has an entry too
+    many, which is passed over, or one too few, which costs the pool its contents some day.
     """
 
     def __init__(self) -> None:
@@ -95,57 +95,48 @@ class _Pool:
         self.made = 0
         self.reused = 0
         self._open = True
-        self._lock = threading.Lock()
-        self._returned: deque[NDArray[np.uint8]] = deque()
-        self._idle: list[NDArray[np.uint8]] = []
+        self._idle: dict[int, deque[NDArray[np.uint8]]] = {}
+        self._order: deque[int] = deque()
 
     def take(self, capacity: int) -> NDArray[np.uint8] | None:
         """Take out the block of this capacity that came back last."""
-        if self._returned:
-            self.settle()
-        found = None
-        with self._lock:
-            for i in range(len(self._idle) - 1, -1, -1):
-                if self._idle[i].size == capacity:
-                    found = self._idle.pop(i)
-                    break
-            self.made += found is None
-            self.reused += found is not None
-        if self._returned:
-            self.settle()
-        return found
+        try:
+            block = self._idle[capacity].pop()
+        except (KeyError, IndexError):
+            self.made += 1
+            return None
+        with suppress(ValueError):
+            self._order.remove(capacity)
+        self.reused += 1
+        return block
 
     def take_back(self, block: NDArray[np.uint8]) -> None:
         if self._open:
-            self._returned.append(block)
-            self.settle()
+            self._idle.setdefault(block.size, deque()).append(block)
+            self._order.append(block.size)
+            self.trim()
 
-    def settle(self) -> None:
-        """Make what came back ready for use, and drop the oldest blocks above the limit."""
-        while self._lock.acquire(blocking=False):
-            dropped = []
+    def trim(self) -> None:
+        """Drop the oldest blocks above the limit."""
+        while self.kept_bytes() > self.limit:
             try:
-                while self._returned:
-                    self._idle.append(self._returned.popleft())
-                while self.kept_bytes() > self.limit:
-                    dropped.append(self._idle.pop(0))
-            finally:
-                self._lock.release()
-            del dropped
-            if not self._returned:
+                oldest = self._order.popleft()
+            except IndexError:
+                self._idle.clear()
                 return
+            with suppress(KeyError, IndexError):
+                self._idle[oldest].popleft()
 
     def close(self) -> None:
-        """Drop all idle blocks, and later those now in use; needs no lock."""
+        """Drop all idle blocks, and later those now in use."""
         self._open = False
-        self._returned.clear()
         self._idle.clear()
 
     def kept_bytes(self) -> int:
-        return sum(block.size for block in tuple(self._idle))
+        return sum(capacity * len(blocks) for capacity, blocks in tuple(self._idle.items()))
 
     def kept_blocks(self) -> int:
-        return len(self._idle)
+        return sum(map(len, tuple(self._idle.values())))
 
 
 _pool = _Pool()
@@ -243,7 +234,7 @@ def configure(pool_bytes: int | None = None) -> None:
         raise ValueError(f"pool_bytes is {pool_bytes}, expected 0 or more; pass 0 for no pool")
     _configured = pool_bytes
     _read_limit()
-    _pool.settle()
+    _pool.trim()
 
 
 def clear() -> None:
@@ -257,7 +248,7 @@ def clear() -> None:
     0
     """
     _pool.limit = 0
-    _pool.settle()
+    _pool.trim()
     _read_limit()
 
 
@@ -271,7 +262,7 @@ def stats() -> PoolStats:
     True
     """
     limit = _read_limit()
-    _pool.settle()
+    _pool.trim()
     return PoolStats(limit, _pool.kept_bytes(), _pool.kept_blocks(), _pool.made, _pool.reused)
 
 

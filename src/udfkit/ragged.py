@@ -51,7 +51,6 @@ def _check_offsets(offsets: Any, total: int, trim: bool) -> np.ndarray:
             f"offset {checked[-1]} at position {len(checked) - 1} leaves "
             f"{total - checked[-1]} of {total} values unused: pass trim=True if that is meant"
         )
-    checked.flags.writeable = False
     return checked
 
 
@@ -86,10 +85,7 @@ class Ragged(Sequence[np.ndarray]):
     ([4, 0, 2], 3, [4.0, 5.0])
     """
 
-    __slots__ = ("__weakref__", "_lengths", "_starts", "offsets", "values")
-
-    values: np.ndarray
-    offsets: np.ndarray
+    __slots__ = ("__weakref__", "_lengths", "_offsets", "_starts", "_values")
 
     def __init__(
         self,
@@ -104,22 +100,22 @@ class Ragged(Sequence[np.ndarray]):
         check_real(array.dtype, "values of a Ragged")
         if array.ndim == 0:
             raise ValueError("values of a Ragged have shape (): expected (total, *sample_shape)")
-        self.offsets = _check_offsets(offsets, len(array), trim)
-        used = array[: int(self.offsets[-1])]
+        self._offsets = _check_offsets(offsets, len(array), trim)
+        used = array[: int(self._offsets[-1])]
         if not used.dtype.isnative:
             used = used.astype(used.dtype.newbyteorder("="))
-        self.values = used.view()
-        self.values.flags.writeable = False
-        self._starts = check_starts(starts, len(self.offsets) - 1, "starts")
+        self._values = used.view()
+        self._values.flags.writeable = False
+        self._starts = check_starts(starts, len(self), "starts")
         self._lengths: np.ndarray | None = None
 
     @classmethod
     def _trusted(cls, values: np.ndarray, offsets: np.ndarray, starts: np.ndarray | None) -> Ragged:
         """Make one of parts that were checked before."""
         made = cls.__new__(cls)
-        made.values = values.view()
-        made.values.flags.writeable = False
-        made.offsets = offsets
+        made._values = values.view()
+        made._values.flags.writeable = False
+        made._offsets = offsets
         made._starts = starts
         made._lengths = None
         return made
@@ -197,6 +193,17 @@ class Ragged(Sequence[np.ndarray]):
         return Ragged._trusted(values, moves.offsets_of(lengths), starts)
 
     @property
+    def values(self) -> np.ndarray:
+        """All samples, (total, *s), one sequence after the other; read-only."""
+        return self._values
+
+    @property
+    def offsets(self) -> np.ndarray:
+        """Where each sequence begins, int64 of shape (B + 1,); read-only."""
+        self._offsets.setflags(write=False)
+        return self._offsets
+
+    @property
     def lengths(self) -> np.ndarray:
         """Number of samples a sequence, int64 of shape (B,); read-only."""
         if self._lengths is None:
@@ -208,7 +215,10 @@ class Ragged(Sequence[np.ndarray]):
     @property
     def starts(self) -> np.ndarray:
         """Whether each sequence is a new one, bool of shape (B,); all True unless given."""
-        return all_new(len(self)) if self._starts is None else self._starts
+        if self._starts is None:
+            return all_new(len(self))
+        self._starts.setflags(write=False)
+        return self._starts
 
     @property
     def has_starts(self) -> bool:
@@ -226,7 +236,7 @@ class Ragged(Sequence[np.ndarray]):
         return self.values.dtype
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self._offsets) - 1
 
     @overload
     def __getitem__(self, index: int) -> np.ndarray: ...

@@ -60,11 +60,10 @@ def read_source(batch: Any, dtype: Any = None, sample_shape: Any = None) -> Sour
     TypeError, ValueError
         With the index of the first item that does not fit.
     """
-    if dtype is None and sample_shape is None:
-        if type(batch) is list or type(batch) is tuple:
-            rows = _read_uniform(tuple(batch))
-            if rows is not None:
-                return Source(rows)
+    if (type(batch) is list or type(batch) is tuple) and dtype is None and sample_shape is None:
+        rows = _read_uniform(tuple(batch))
+        if rows is not None:
+            return Source(rows)
     if dtype is not None:
         dtype = check_dtype(dtype)
     if isinstance(sample_shape, int):
@@ -170,7 +169,8 @@ def _from_array(array: np.ndarray, dtype: Any, sample_shape: Any) -> Source:
 def _has(
     dtype: np.dtype, shape: tuple[int, ...], wanted: np.dtype | None, wanted_shape: Any
 ) -> bool:
-    return wanted in (None, dtype) and wanted_shape in (None, shape)
+    same_dtype = wanted is None or wanted == dtype
+    return same_dtype and (wanted_shape is None or wanted_shape == shape)
 
 
 _READERS: tuple[tuple[type, Any], ...] = (

@@ -54,7 +54,7 @@ class CsrSamples:
     def nonzeros(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return (sample, position in the sample, value) of every item that is not +0."""
         rows = np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
-        kept = (self.data != 0) | np.signbit(self.data.astype(np.float64))
+        kept = (self.data != 0) | _negative(self.data)
         return rows[kept], self.indices[kept], self.data[kept]
 
     def rows(self, first: int, last: int) -> Any:
@@ -104,6 +104,10 @@ class OneHotSamples:
         return _csr(
             np.ones(int(indptr[-1]), self.dtype), codes[used], indptr, self.sample_shape[-1]
         )
+
+
+def _negative(data: np.ndarray) -> np.ndarray:
+    return np.signbit(data) if data.dtype.kind == "f" else data < 0
 
 
 def _csr(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, columns: int) -> Any:

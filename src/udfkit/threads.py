@@ -79,13 +79,16 @@ class _Job:
 
     def wait(self) -> None:
         """Wait until no helper is at work, however often this thread is interrupted."""
-        while self.active:
+        while True:
             try:
-                with suppress(Empty):
-                    self.left.get(timeout=0.05)
+                while self.active:
+                    with suppress(Empty):
+                        self.left.get(timeout=0.05)
             except BaseException as error:  # noqa: BLE001 - it is raised when helpers are done
                 self.ranges.clear()
                 self.errors.insert(0, error)
+            else:
+                return
 
 
 class _Team:
@@ -169,10 +172,12 @@ def run_ranges(
     try:
         _team.call(job, helpers)
         job.work()
+        job.wait()
     except BaseException as error:  # noqa: BLE001 - it is raised when helpers are done
         job.ranges.clear()
         job.errors.insert(0, error)
-    job.wait()
+    finally:
+        job.wait()
     job.forget()
     if job.errors:
         raise job.errors[0]

@@ -37,7 +37,7 @@ from udfkit.kernels.cuda_access import (
 )
 from udfkit.kernels.layout import clipped, mask_code, mask_word
 
-__all__ = ["TWINS", "UNROLL", "Twin", "parameters"]
+__all__ = ["HELPERS", "TWINS", "UNROLL", "Twin", "parameters"]
 
 UNROLL = 4
 """Loads that a thread has in flight before it stores the first."""
@@ -233,42 +233,55 @@ def _one_hot_to_dense(width: int, index: Any) -> Callable[..., None]:
     return one_hot_to_dense
 
 
+def _item_mover() -> Any:
+    load_8, load_4, load_2, load_1 = load(8), load(4), load(2), load(1)
+    store_8, store_4, store_2, store_1 = store(8), store(4), store(2), store(1)
+
+    @register_jitable
+    def move_item(target, source, item_bytes):
+        if item_bytes == 4:
+            store_4(target, load_4(source))
+        elif item_bytes == 8:
+            store_8(target, load_8(source))
+        elif item_bytes == 2:
+            store_2(target, load_2(source))
+        else:
+            store_1(target, load_1(source))
+
+    return move_item
+
+
 def _csr_to_dense(width: int, _: Any) -> Callable[..., None]:
-    zero_part = store_zero(width)
+    zero_part, move_item = store_zero(width), _item_mover()
 
-    def make(item_bytes: int) -> Callable[..., None]:
-        load_item, store_item = load(item_bytes), store(item_bytes)
+    def csr_to_dense(
+        indptr, indices, data, columns, item_bytes, positions, out, samples, rows, segment
+    ):
+        # A block zeroes its segment of a row, then writes the items of that segment over it.
+        row = _row()
+        first = index64(cuda.blockIdx.y) * segment
+        last = min(first + segment, columns)
+        target = out + row * columns * item_bytes
+        if row < rows:
+            at = first * item_bytes + index64(cuda.threadIdx.x) * width
+            while at < last * item_bytes:
+                zero_part(target + at)
+                at += index64(cuda.blockDim.x) * width
+        cuda.syncthreads()
+        if row < rows:
+            sample = _find(positions, samples, row)
+            if sample >= 0:
+                item = load_int64(indptr + 8 * sample) + cuda.threadIdx.x
+                end = load_int64(indptr + 8 * sample + 8)
+                while item < end:
+                    column = load_int64(indices + 8 * item)
+                    if first <= column < last:
+                        move_item(
+                            target + column * item_bytes, data + item * item_bytes, item_bytes
+                        )
+                    item += cuda.blockDim.x
 
-        def csr_to_dense(
-            indptr, indices, data, columns, positions, out, samples, cells, segment
-        ):
-            # A block zeroes its segment of a row, then writes the items of that segment over it.
-            cell = _row()
-            first = index64(cuda.blockIdx.y) * segment
-            last = min(first + segment, columns)
-            row = out + cell * columns * item_bytes
-            if cell < cells:
-                at = first * item_bytes + index64(cuda.threadIdx.x) * width
-                while at < last * item_bytes:
-                    zero_part(row + at)
-                    at += index64(cuda.blockDim.x) * width
-            cuda.syncthreads()
-            if cell < cells:
-                sample = _find(positions, samples, cell)
-                if sample >= 0:
-                    item = load_int64(indptr + 8 * sample) + cuda.threadIdx.x
-                    end = load_int64(indptr + 8 * sample + 8)
-                    while item < end:
-                        column = load_int64(indices + 8 * item)
-                        if first <= column < last:
-                            store_item(
-                                row + column * item_bytes, load_item(data + item * item_bytes)
-                            )
-                        item += cuda.blockDim.x
-
-        return csr_to_dense
-
-    return make  # type: ignore[return-value]
+    return csr_to_dense
 
 
 @register_jitable
@@ -291,6 +304,20 @@ TWINS: dict[str, Twin] = {
     "rows_to_ragged": Twin(_rows_to_ragged),
     "ragged_to_padded": Twin(_ragged_to_padded),
     "padded_to_ragged": Twin(_padded_to_ragged),
+    "ragged_to_cells": Twin(cuda_masks.ragged_to_cells, has_variants=False),
+    "cells_to_ragged": Twin(cuda_masks.cells_to_ragged, has_variants=False),
     "mask_from_lengths": Twin(_mask_from_lengths, has_variants=False),
+    "scan_mask": Twin(cuda_masks.scan_mask, has_widths=False, has_variants=False),
+    "lengths_from_mask": Twin(cuda_masks.lengths_from_mask, has_widths=False, has_variants=False),
+    "offsets_from_lengths": Twin(
+        cuda_masks.offsets_from_lengths, has_widths=False, has_variants=False
+    ),
     "one_hot_to_dense": Twin(_one_hot_to_dense),
+    "csr_to_dense": Twin(_csr_to_dense, has_variants=False),
 }
+"""Kernel name, as in the registry -> how to make its CUDA twin."""
+
+HELPERS: dict[str, Twin] = {
+    "sums_of_lengths": Twin(cuda_masks.sums_of_lengths, has_widths=False, has_variants=False),
+}
+"""Kernels that a twin needs before it for large inputs, and the registry does not name."""
