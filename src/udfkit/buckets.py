@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from udfkit.errors import shape_text
+from udfkit.sources import whole_number
 
 __all__ = ["bucket_batches"]
 
@@ -60,9 +60,9 @@ def bucket_batches(
             f"lengths are {given.dtype} of shape {shape_text(given.shape)}, expected a vector of "
             f"integers"
         )
-    budget = _whole(max_cells, "max_cells", 0)
-    factor = _whole(multiple_of, "multiple_of", 1)
-    most = len(given) if max_sequences is None else _whole(max_sequences, "max_sequences", 1)
+    budget = whole_number(max_cells, "max_cells")
+    factor = whole_number(multiple_of, "multiple_of", 1)
+    most = len(given) if max_sequences is None else whole_number(max_sequences, "max_sequences", 1)
     bad = np.flatnonzero((given < 0) | (given > budget // factor * factor))
     if len(bad):
         k = int(bad[0])
@@ -90,13 +90,3 @@ def _mixed(count: int, bits: np.random.PCG64 | None) -> np.ndarray:
     if bits is None:
         return np.arange(count)
     return np.argsort(bits.random_raw(count), kind="stable")
-
-
-def _whole(number: Any, name: str, least: int) -> int:
-    try:
-        found = operator.index(number)
-    except TypeError:
-        found = least - 1
-    if found < least or isinstance(number, (bool, np.bool_)):
-        raise ValueError(f"{name} is {number!r}, expected an integer of at least {least}")
-    return found

@@ -10,6 +10,7 @@ import numpy as np
 from udfkit.batching import make_value, sanitize_batch
 from udfkit.contract import Call, contract_of
 from udfkit.device import DeviceDescriptor, resolve
+from udfkit.layout import Layout
 from udfkit.results import CallRecord, Returned, gradient_value, output_value, zeros_like
 from udfkit.state import BackPropState, UserBackPropState
 from udfkit.value import Value
@@ -312,7 +313,7 @@ def _root_values(
             )
         given[variable] = sanitize_batch(variable, value)
         if record and variable in record.outputs and variable.kind != "none":
-            _check_root_lengths(variable, value, record.outputs[variable][0].lengths)
+            _check_root_lengths(variable, value, record.outputs[variable][0])
     if not contract_of(function.contract).all_outputs:
         return given
     roots = {}
@@ -329,9 +330,10 @@ def _root_values(
     return roots
 
 
-def _check_root_lengths(variable: Variable, value: Value, expected: np.ndarray) -> None:
-    if np.array_equal(value.lengths, expected):
+def _check_root_lengths(variable: Variable, value: Value, layout: Layout) -> None:
+    if value._layout.same_lengths(layout):
         return
+    expected = layout.lengths
     where = f"the root gradient of output {variable.name!r}"
     if len(value) != len(expected):
         raise ValueError(f"{where} has {len(value)} sequences, expected {len(expected)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from udfkit.errors import shape_text
 from udfkit.items import Rows, host_array
 from udfkit.kernels import lazy
 from udfkit.layout import Layout
-from udfkit.sources import read_source
+from udfkit.sources import read_source, whole_number
 from udfkit.value import Value
 
 __all__ = ["FilledRows", "Pieces", "fill_rows"]
@@ -225,7 +224,7 @@ def fill_rows(
     >>> filled.value.data.tolist(), filled.value.mask.tolist()
     ([[4, 5, 6], [1, 2, 3]], [[1, 1, 2], [2, 1, 1]])
     """
-    steps = _row_length(row_length)
+    steps = whole_number(row_length, "row_length")
     source = read_source(batch, dtype, sample_shape)
     rows = source.rows
     if rows.longest > steps and not (split and steps):
@@ -243,16 +242,6 @@ def fill_rows(
     data = _data(rows, pieces, count, steps)
     layout = Layout("sequence", pieces.length.copy(), ~continued, count, steps, mask)
     return FilledRows(Value._make(layout, devices.resolve(None), padded=data), pieces, rows.lengths)
-
-
-def _row_length(row_length: Any) -> int:
-    try:
-        steps = operator.index(row_length)
-    except TypeError:
-        steps = -1
-    if steps < 0 or isinstance(row_length, (bool, np.bool_)):
-        raise ValueError(f"row_length is {row_length!r}, expected an integer of at least 0")
-    return steps
 
 
 def _cut(lengths: np.ndarray, steps: int) -> Pieces:

@@ -160,6 +160,10 @@ class Layout:
             mask.reshape(-1)[begins] = np.where(new[self.lengths > 0] | inside, 2, 1)
         return Layout("sequence", self.lengths, starts, self.rows, self.steps, mask)
 
+    def same_lengths(self, other: Layout) -> bool:
+        """Whether both have the same number of sequences, of the same lengths."""
+        return self is other or self.lengths.tobytes() == other.lengths.tobytes()
+
     @property
     def count(self) -> int:
         """Number of sequences B."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from math import prod
 from typing import Any, Literal
@@ -14,7 +13,7 @@ from udfkit.casting import cast_exactly, check_real
 from udfkit.errors import shape_text
 from udfkit.items import Rows
 from udfkit.kernels import lazy
-from udfkit.sources import Source, read_source
+from udfkit.sources import Source, read_source, whole_number
 from udfkit.unpadding import Padded, Side, unpad
 
 __all__ = ["Overflow", "Padded", "pad", "unpad"]
@@ -189,16 +188,6 @@ def _fill(
     return Padded(data, mask, lengths, side, starts)
 
 
-def _whole(number: Any, name: str, least: int = 0) -> int:
-    try:
-        found = operator.index(number)
-    except TypeError:
-        found = least - 1
-    if found < least or isinstance(number, (bool, np.bool_)):
-        raise ValueError(f"{name} is {number!r}, expected an integer of at least {least}")
-    return found
-
-
 def _steps_of(out: Any, steps: int | None, name: str) -> int | None:
     if out is None:
         return steps
@@ -227,13 +216,13 @@ def _choose_steps(
             "give one of steps (or an output, which decides it), multiple_of and buckets: each "
             "decides T"
         )
-    cap = None if max_length is None else _whole(max_length, "max_length")
+    cap = None if max_length is None else whole_number(max_length, "max_length")
     sizes: list[int] = []
     if steps is not None:
-        fixed = _whole(steps, "steps")
+        fixed = whole_number(steps, "steps")
         return (fixed if cap is None else min(cap, fixed)), fixed
     if buckets is not None:
-        sizes = sorted(_whole(size, f"buckets[{k}]") for k, size in enumerate(buckets))
+        sizes = sorted(whole_number(size, f"buckets[{k}]") for k, size in enumerate(buckets))
         if not sizes:
             raise ValueError("buckets is empty: pass at least one length")
         cap = sizes[-1] if cap is None else min(cap, sizes[-1])
@@ -241,7 +230,7 @@ def _choose_steps(
     if sizes:
         return cap, next(size for size in sizes if size >= needed)
     if multiple_of is not None:
-        factor = _whole(multiple_of, "multiple_of", 1)
+        factor = whole_number(multiple_of, "multiple_of", 1)
         needed = -(-needed // factor) * factor
     return cap, needed
 

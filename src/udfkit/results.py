@@ -101,9 +101,8 @@ def gradient_value(
             f"{where}: {value._layout.count} sequences came, expected {layout.count}, as many as "
             f"the input has"
         )
-    wrong = np.flatnonzero(value._layout.lengths != layout.lengths)
-    if len(wrong):
-        k = int(wrong[0])
+    if not value._layout.same_lengths(layout):
+        k = int(np.flatnonzero(value._layout.lengths != layout.lengths)[0])
         raise ValueError(
             f"{where}: sequence {k} has length {value._layout.lengths[k]}, expected "
             f"{layout.lengths[k]}, the length of the input's sequence"
@@ -152,8 +151,10 @@ def _with_starts(value: Value, candidates: list[Layout]) -> Value:
     layout = value._layout
     if layout.kind != "sequence":
         return value
+    if layout._starts is None and all(other._starts is None for other in candidates):
+        return value
     for other in candidates:
-        if np.array_equal(other.lengths, layout.lengths):
+        if other.same_lengths(layout):
             if np.array_equal(other.starts, layout.starts):
                 return value
             return value._with_layout(layout.with_starts(other.starts))

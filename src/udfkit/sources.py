@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -17,7 +18,7 @@ from udfkit.unpadding import Padded, Side, Unpadded, unpad
 from udfkit.value import Value
 from udfkit.variable import check_dtype
 
-__all__ = ["Source", "read_source"]
+__all__ = ["Source", "read_source", "whole_number"]
 
 pyobjects = lazy("pyobjects", globals())
 
@@ -43,6 +44,23 @@ class Source:
         self.starts = starts
         self.steps = steps
         self.side = side
+
+
+def whole_number(number: Any, name: str, least: int = 0) -> int:
+    """Return an integer option.
+
+    Raises
+    ------
+    ValueError
+        For something else, or a number below ``least``.
+    """
+    try:
+        found = operator.index(number)
+    except TypeError:
+        found = least - 1
+    if found < least or isinstance(number, (bool, np.bool_)):
+        raise ValueError(f"{name} is {number!r}, expected an integer of at least {least}")
+    return found
 
 
 def read_source(batch: Any, dtype: Any = None, sample_shape: Any = None) -> Source:
@@ -103,6 +121,9 @@ def _read_uniform(items: tuple[Any, ...]) -> Rows | None:
 
 def _from_unpadded(batch: Unpadded, dtype: Any, sample_shape: Any) -> Source:
     rows = _read_uniform(tuple(batch)) if dtype is None and sample_shape is None else None
+    if not batch:
+        dtype = batch.sample.dtype if dtype is None else dtype
+        sample_shape = batch.sample.shape[1:] if sample_shape is None else sample_shape
     rows = rows or read_rows(tuple(batch), sample_shape, dtype)
     return Source(rows, batch.starts, batch.steps, batch.side)
 

@@ -91,21 +91,28 @@ class Unpadded(list[np.ndarray]):
     side : {'right', 'left'}
     starts : ndarray of bool, shape (B,), or None
         False where a sequence continues one of the batch before; None: all are new.
+    sample : ndarray, shape (0, *s)
+        Tells dtype and sample shape, also where there is no sequence.
     """
 
-    __slots__ = ("side", "starts", "steps")
+    __slots__ = ("sample", "side", "starts", "steps")
 
     def __init__(
         self,
-        sequences: Iterable[np.ndarray] = (),
-        steps: int = 0,
-        side: Side = "right",
-        starts: np.ndarray | None = None,
+        sequences: Iterable[np.ndarray],
+        steps: int,
+        side: Side,
+        starts: np.ndarray | None,
+        sample: np.ndarray,
     ):
         super().__init__(sequences)
         self.steps = steps
         self.side: Side = side
         self.starts = starts
+        self.sample = sample
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Unpadded, (list(self), self.steps, self.side, self.starts, self.sample)
 
 
 def unpad(
@@ -244,7 +251,7 @@ def _unpad_value(value: Value, layout: str) -> Any:
         return ragged
     steps = value.shape[1] if value.mask.ndim == 2 else 1
     starts = ragged.starts if ragged.has_starts else None
-    return Unpadded(value.as_sequences(), steps, "right", starts)
+    return Unpadded(value.as_sequences(), steps, "right", starts, ragged.values[:0].copy())
 
 
 def _unpad_rows(
@@ -278,4 +285,5 @@ def _hand_over(
         offsets = moves.offsets_of(lengths) if offsets is None else offsets
         offsets.setflags(write=False)
         return Ragged._trusted(block, offsets, starts)
-    return Unpadded(pyobjects.views(block, lengths, block.shape[1:]), *rectangle, starts)
+    sequences = pyobjects.views(block, lengths, block.shape[1:])
+    return Unpadded(sequences, *rectangle, starts, np.empty((0, *block.shape[1:]), block.dtype))

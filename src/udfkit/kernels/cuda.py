@@ -25,6 +25,7 @@ from numba.extending import register_jitable
 
 from udfkit.kernels import cuda_masks
 from udfkit.kernels.cuda_access import (
+    advance,
     index32,
     index64,
     load,
@@ -37,10 +38,15 @@ from udfkit.kernels.cuda_access import (
 )
 from udfkit.kernels.layout import clipped, mask_code, mask_word
 
-__all__ = ["HELPERS", "TWINS", "UNROLL", "Twin", "parameters"]
+__all__ = ["HELPERS", "TWINS", "Twin", "loads_in_flight", "parameters"]
 
-UNROLL = 4
-"""Loads that a thread has in flight before it stores the first."""
+
+def loads_in_flight(width: int) -> int:
+    """Return how many loads a thread issues before it stores the first.
+
+    Four of 16 bytes would need more than the 32 registers at which a multiprocessor is full.
+    """
+    return 2 if width == 16 else 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,28 +90,35 @@ def _write_mask_row(mask, starts, row, steps, length):
         while step < steps:
             is_start = step > 0 or starts == 0 or load_uint8(starts + row) != 0
             store_uint8(mask + row * steps + step, mask_code(step, length, is_start))
-            step += index64(cuda.gridDim.y) * cuda.blockDim.x
+            step = advance(step, index64(cuda.gridDim.y) * cuda.blockDim.x)
 
 
 def _row_mover(width: int, index: Any, *, fills: bool) -> Any:
     """Return the function that moves this thread's part of one row, and zeroes the row's rest."""
     load_part, store_part, zero_part = load(width), store(width), store_zero(width)
+    count = loads_in_flight(width)
+    is_pair = count == 2
 
     @register_jitable
     def move_row(target, source, valid, extent):
         step = index(cuda.blockDim.x * width)
-        at = index((index64(cuda.blockIdx.y) * cuda.blockDim.x * UNROLL + cuda.threadIdx.x) * width)
+        at = index((index64(cuda.blockIdx.y) * cuda.blockDim.x * count + cuda.threadIdx.x) * width)
         while at < extent:
-            last = index(at + (UNROLL - 1) * step)
+            last = index(at + (count - 1) * step)
             if last < valid:
-                a = load_part(source + at)
-                b = load_part(source + at + step)
-                c = load_part(source + at + 2 * step)
-                d = load_part(source + last)
-                store_part(target + at, a)
-                store_part(target + at + step, b)
-                store_part(target + at + 2 * step, c)
-                store_part(target + last, d)
+                first_part = load_part(source + at)
+                if is_pair:
+                    last_part = load_part(source + last)
+                    store_part(target + at, first_part)
+                    store_part(target + last, last_part)
+                else:
+                    second_part = load_part(source + at + step)
+                    third_part = load_part(source + at + 2 * step)
+                    last_part = load_part(source + last)
+                    store_part(target + at, first_part)
+                    store_part(target + at + step, second_part)
+                    store_part(target + at + 2 * step, third_part)
+                    store_part(target + last, last_part)
             else:
                 part = at
                 while part <= last and part < extent:
@@ -113,8 +126,8 @@ def _row_mover(width: int, index: Any, *, fills: bool) -> Any:
                         store_part(target + part, load_part(source + part))
                     else:
                         zero_part(target + part)
-                    part = index(part + step)
-            at = index(at + index64(cuda.gridDim.y) * UNROLL * step)
+                    part = index(advance(part, step))
+            at = index(advance(at, index64(cuda.gridDim.y) * count * step))
 
     return move_row
 
@@ -200,7 +213,7 @@ def _mask_from_lengths(width: int, _: Any) -> Callable[..., None]:
                 low = mask_word(step, length, is_start)
                 high = mask_word(step + 8, length, is_start) if width == 16 else 0
                 store_cells(mask + row * steps + step, low, high)
-                step += index64(cuda.gridDim.y) * cuda.blockDim.x * width
+                step = advance(step, index64(cuda.gridDim.y) * cuda.blockDim.x * width)
 
     return mask_from_lengths
 
@@ -228,7 +241,7 @@ def _one_hot_to_dense(width: int, index: Any) -> Callable[..., None]:
                 byte = place - at
                 low = _bits_at(one, byte)
                 store_part(target + at, low, _bits_at(one, byte - 8) if width == 16 else 0)
-                at = index(at + index64(cuda.gridDim.y) * cuda.blockDim.x * width)
+                at = index(advance(at, index64(cuda.gridDim.y) * cuda.blockDim.x * width))
 
     return one_hot_to_dense
 
@@ -266,7 +279,7 @@ def _csr_to_dense(width: int, _: Any) -> Callable[..., None]:
             at = first * item_bytes + index64(cuda.threadIdx.x) * width
             while at < last * item_bytes:
                 zero_part(target + at)
-                at += index64(cuda.blockDim.x) * width
+                at = advance(at, index64(cuda.blockDim.x) * width)
         cuda.syncthreads()
         if row < rows:
             sample = _find(positions, samples, row)
@@ -279,7 +292,7 @@ def _csr_to_dense(width: int, _: Any) -> Callable[..., None]:
                         move_item(
                             target + column * item_bytes, data + item * item_bytes, item_bytes
                         )
-                    item += cuda.blockDim.x
+                    item = advance(item, cuda.blockDim.x)
 
     return csr_to_dense
 

@@ -20,6 +20,7 @@ from numba.extending import intrinsic
 __all__ = [
     "SIMULATED",
     "WIDTHS",
+    "advance",
     "index32",
     "index64",
     "load",
@@ -190,6 +191,9 @@ def store_bits(width: int) -> Any:
 
 if SIMULATED:
 
+    def advance(position: int, step: int) -> int:
+        return index64(position + step)
+
     def load_int64(address: int) -> int:
         return int.from_bytes(bytes(_checked_bytes(address, 8)), "little", signed=True)
 
@@ -203,6 +207,19 @@ if SIMULATED:
         _checked_bytes(address, 1)[0] = int(value)
 
 else:
+
+    @intrinsic
+    def advance(typing_context, position, step):
+        """Add two int64 as a loop does that must stay as it is.
+
+        An ordinary addition promises not to overflow, from which the compiler works out how often a
+        loop runs, to unroll it: by a division that costs more than the loop, and many registers.
+        """
+
+        def codegen(context, builder, signature, arguments):
+            return builder.add(*arguments)
+
+        return types.int64(types.int64, types.int64), codegen
 
     @intrinsic
     def load_int64(typing_context, address):

@@ -16,6 +16,7 @@ from numba import cuda, types
 from numba.extending import register_jitable
 
 from udfkit.kernels.cuda_access import (
+    advance,
     index64,
     load,
     load_int64,
@@ -130,7 +131,7 @@ def scan_mask(_: int, __: Any) -> Callable[..., None]:
                     first = 4 * step + (code & 3)
                 before = _code(mask, rows, steps, row, step - 1) if step > 0 else MASK_INVALID
                 broken |= breaks_row(code, before, step)
-            step += cuda.blockDim.x
+            step = advance(step, cuda.blockDim.x)
         first = _row_least(cells, first)
         bad = _row_least(cells, bad)
         broken = -_row_least(cells, -broken)
@@ -183,7 +184,7 @@ def lengths_from_mask(_: int, __: Any) -> Callable[..., None]:
                 store_uint8(starts + at, code == MASK_BEGIN)
             valid += totals % _STRIDE
             begins += totals // _STRIDE
-            base += cuda.blockDim.x
+            base = advance(base, cuda.blockDim.x)
         cuda.syncthreads()
         count = begins + opened[cuda.threadIdx.y]
         if lane == 0 and row < rows and count == 0:
@@ -200,7 +201,7 @@ def lengths_from_mask(_: int, __: Any) -> Callable[..., None]:
             if at < count:
                 store_int64(lengths + 8 * (first + at), end - begin)
             cuda.syncthreads()
-            base += cuda.blockDim.x
+            base = advance(base, cuda.blockDim.x)
 
     return lengths_from_mask
 
@@ -219,7 +220,7 @@ def _cell_mover(width: int, *, to_cells: bool) -> Any:
         step = index64(lane)
         while step < base:
             before += _code(mask, rows, steps, row, step) != MASK_INVALID
-            step += cuda.blockDim.x
+            step = advance(step, cuda.blockDim.x)
         _running_sum(ranks, before)
         rank = _row_total(ranks)
         cuda.syncthreads()
@@ -249,11 +250,11 @@ def _cell_mover(width: int, *, to_cells: bool) -> Any:
                                 zero_part(cell + at)
                         elif sample >= 0:
                             store_part(flat + sample * sample_bytes + at, load_part(cell + at))
-                        at += index64(width) << lane_bits
-                near += cuda.blockDim.x >> lane_bits
+                        at = advance(at, index64(width) << lane_bits)
+                near = advance(near, cuda.blockDim.x >> lane_bits)
             rank += total
             cuda.syncthreads()
-            base += cuda.blockDim.x
+            base = advance(base, cuda.blockDim.x)
 
     return move_cells
 
@@ -324,7 +325,7 @@ def offsets_from_lengths(_: int, __: Any) -> Callable[..., None]:
         other = index64(lane)
         while other < block:
             before += load_int64(sums + 8 * (column * cuda.gridDim.x + other))
-            other += cuda.blockDim.x
+            other = advance(other, cuda.blockDim.x)
         _running_sum(cells, before)
         total = _row_total(cells)
         cuda.syncthreads()

@@ -6,14 +6,32 @@ functions: a machine without CUDA never pays for the import.
 
 from __future__ import annotations
 
+import copy
 import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import Any
 
-__all__ = ["CudaStatus", "status"]
+import numpy as np
+
+from udfkit.errors import DeviceError
+from udfkit.kernels.cuda_launch import Shape
+
+__all__ = [
+    "CudaStatus",
+    "is_simulated",
+    "kernel",
+    "launch",
+    "module",
+    "multiprocessors",
+    "needs_row_stack",
+    "on_device",
+    "status",
+]
+
+OLDEST_NUMBA_CUDA = (0, 30)
 
 _INSTALL_13 = 'pip install "udfkit-kernels[cuda13]"'
 _INSTALL_12 = 'pip install "udfkit-kernels[cuda12]"'
@@ -186,3 +204,107 @@ def _compile_something(cuda: Any, compute_capability: tuple[int, int]) -> None:
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join([type(error).__name__ + ":", *lines[:2]])
+
+
+@functools.cache
+def module() -> Any:
+    """Import and return ``numba.cuda``, fit for use.
+
+    Raises
+    ------
+    DeviceError
+        If it cannot be imported, or numba-cuda is older than what this library was tried with.
+    """
+    try:
+        found = metadata.version("numba-cuda")
+    except metadata.PackageNotFoundError:
+        found = ""
+    if found and _numbers(found) < OLDEST_NUMBA_CUDA:
+        raise DeviceError(
+            f"numba-cuda {found} is installed, but kernels need "
+            f"{'.'.join(map(str, OLDEST_NUMBA_CUDA))} or newer: {_EITHER}"
+        )
+    try:
+        cuda = import_module("numba.cuda")
+        if found:
+            _import_with_row_stack("numba.cuda.np.arrayobj")
+    except Exception as error:
+        raise DeviceError(
+            f"numba.cuda cannot be imported ({_first_line(error)}): {_EITHER}"
+        ) from error
+    return cuda
+
+
+def needs_row_stack() -> bool:
+    """Whether this NumPy lacks ``row_stack``, for which numba-cuda 0.30 asks when it compiles."""
+    return "row_stack" not in vars(np)
+
+
+def _import_with_row_stack(name: str) -> None:
+    if not needs_row_stack():
+        import_module(name)
+        return
+    np.row_stack = np.vstack
+    try:
+        import_module(name)
+    finally:
+        del np.row_stack
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+
+
+@functools.cache
+def multiprocessors(device: int) -> int:
+    """Return the number of multiprocessors of a device; that of a large one in the simulator."""
+    return int(getattr(module().gpus[device], "MULTIPROCESSOR_COUNT", 132))
+
+
+def on_device(device: int) -> Any:
+    """Return the context manager inside which ``device`` is the current one."""
+    return module().gpus[device]
+
+
+@functools.lru_cache(maxsize=None)
+def kernel(name: str, width: int, is_wide: bool, device: int) -> Any:  # noqa: FBT001, ARG001
+    """Return a kernel of the registry, compiled at its first launch on ``device``.
+
+    Raises
+    ------
+    KeyError
+        If neither the registry nor its helpers have such a kernel.
+    """
+    cuda = module()
+    twins = import_module("udfkit.kernels.cuda")
+    twin = twins.TWINS.get(name) or twins.HELPERS[name]
+    return cuda.jit(twin.function(width, is_wide=is_wide))
+
+
+@functools.lru_cache(maxsize=512)
+def _configured(compiled: Any, shape: Shape, stream: Any) -> Any:
+    """Keep what numba makes of grid, block and stream: making it costs more than a launch."""
+    launcher = compiled[(128, 1, 1), (*shape.block, 1), stream]
+    if not hasattr(launcher, "griddim"):
+        return compiled[(*shape.grid, 1), (*shape.block, 1), stream]
+    # numba warns of grids under 128 blocks when it makes a launcher, and small batches are normal.
+    launcher = copy.copy(launcher)
+    launcher.griddim = (*shape.grid, 1)
+    return launcher
+
+
+def launch(compiled: Any, shape: Shape, stream: Any, arguments: tuple[int, ...]) -> None:
+    """Launch a kernel on the current device, or do nothing where there is nothing to do."""
+    if shape.is_empty:
+        return
+    if is_simulated():
+        # The simulator's kernels keep their launch shape in themselves, so none can be kept here.
+        compiled[(*shape.grid, 1), (*shape.block, 1)](*arguments)
+    else:
+        _configured(compiled, shape, stream)(*arguments)
+
+
+@functools.cache
+def is_simulated() -> bool:
+    """Whether ``numba.cuda`` is the simulator."""
+    return _simulated(module())
