@@ -11,11 +11,11 @@ from textwrap import dedent
 def run_python(code: str, timeout: float = 120, **environment: str | None) -> str:
     """Run code, assert that it ended well, and return what it wrote.
 
-    Keyword arguments set environment variables; None takes one away. Whoever hangs or dies from a
-    signal fails here.
+    Keyword arguments set environment variables; None takes one away. Kernels are compiled in the
+    new process unless they say otherwise. Whoever hangs or dies from a signal fails here.
     """
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONFAULTHANDLER": "1"}
-    for name, value in environment.items():
+    for name, value in {"NUMBA_DISABLE_JIT": None, **environment}.items():
         if value is None:
             variables.pop(name, None)
         else:

@@ -4,10 +4,12 @@ import importlib
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 import types
 from importlib import metadata
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -126,6 +128,23 @@ def test_info_tells_the_namesake_apart(info, installed):
     text = info()
     assert "WARNING: the distribution udfkit 0.1.0, an unrelated writer of disc images" in text
     assert "pip uninstall udfkit, then pip install --force-reinstall" in text
+
+
+def test_info_runs_after_the_namesake_has_overwritten_files(tmp_path):
+    package = Path(cli.__file__).parent
+    copy = tmp_path / "udfkit"
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("__init__.py", "__main__.py", "errors.py"):
+        (copy / name).write_text("")
+    dist_info = tmp_path / "udfkit-0.1.0.dist-info"
+    dist_info.mkdir()
+    (dist_info / "METADATA").write_text("Metadata-Version: 2.1\nName: udfkit\nVersion: 0.1.0\n")
+    code = "from udfkit.cli import main; raise SystemExit(main(['info']))"
+    done = python("-c", code, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"udfkit-kernels +\d\S* \(" + re.escape(str(copy)), done.stdout)
+    assert "gpu             unknown (ImportError: cannot import name" in done.stdout
+    assert "WARNING: the distribution udfkit 0.1.0" in done.stdout
 
 
 def test_no_command_prints_help_and_fails(capsys):

@@ -203,8 +203,8 @@ def test_a_driver_is_never_compiled_for_other_types() -> None:
         return a / 2
 
     assert half(3.0) == half(3) == half(np.float32(3)) == 1.5
-    name = next(name for name in compiled_signatures() if name.endswith("half"))
-    assert compiled_signatures()[name] == 1
+    compiled = [count for name, count in compiled_signatures().items() if name.endswith("half")]
+    assert compiled == ([] if jit.JIT_DISABLED else [1])
     with pytest.raises(TypeError):
         half("three")
 

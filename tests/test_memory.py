@@ -209,7 +209,13 @@ def test_interrupts_cost_the_pool_its_contents_at_worst() -> None:
         from udfkit import memory
         size = memory.SMALLEST_POOLED
         memory.configure(pool_bytes=8 * size)
-        stop = threading.Event()
+        armed, stop = False, threading.Event()
+        def handle(number, frame):
+            global armed
+            if armed:
+                armed = False
+                raise KeyboardInterrupt
+        signal.signal(signal.SIGINT, handle)
         def interrupt():
             while not stop.wait(random.uniform(0.0001, 0.001)):
                 os.kill(os.getpid(), signal.SIGINT)
@@ -218,6 +224,7 @@ def test_interrupts_cost_the_pool_its_contents_at_worst() -> None:
         interrupted, rounds, alive = 0, 0, []
         while interrupted < 300:
             try:
+                armed = True
                 for step in range(1000):
                     array = memory.empty((size * (1 + step % 3),), "u1")
                     array[0] = array[-1] = step % 200
@@ -227,14 +234,12 @@ def test_interrupts_cost_the_pool_its_contents_at_worst() -> None:
                         for kept, value in alive:
                             assert kept[0] == kept[-1] == value
                         alive.clear()
+                armed = False
             except KeyboardInterrupt:
                 interrupted += 1
                 alive = []
-        try:
-            stop.set()
-            thread.join()
-        except KeyboardInterrupt:
-            thread.join()
+        stop.set()
+        thread.join()
         alive.clear()
         found = memory.stats()
         assert found.kept_bytes <= found.limit, found

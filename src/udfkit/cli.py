@@ -1,4 +1,8 @@
-"""The command line: ``python -m udfkit demo`` and ``python -m udfkit info``."""
+"""The command line: ``python -m udfkit demo`` and ``python -m udfkit info``.
+
+The script ``udfkit-kernels`` runs the same. It still does when another distribution has overwritten
+files of this package, so nothing of udfkit is imported before a command needs it.
+"""
 
 from __future__ import annotations
 
@@ -124,10 +128,14 @@ def _versions() -> Iterator[tuple[str, str]]:
 
 
 def _devices() -> Iterator[tuple[str, str]]:
-    from udfkit.kernels import cuda_target
-
     yield "cpu()", f"{platform.machine()}, {os.cpu_count()} cores"
-    found = cuda_target.status()
+    try:
+        from udfkit.kernels import cuda_target
+
+        found = cuda_target.status()
+    except Exception as error:  # noqa: BLE001 - a report on a broken installation must be written
+        yield "gpu", f"unknown ({type(error).__name__}: {error})"
+        return
     for index, device in enumerate(found.devices):
         yield f"gpu({index})", device
     if not found.available:

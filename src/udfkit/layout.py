@@ -267,7 +267,8 @@ def _layout_of_mask(data: np.ndarray, mask: np.ndarray) -> Layout:
         )
     if mask.dtype.kind == "b" and mask.ndim == 2:
         codes = mask.astype(np.int8, order="C")
-        codes[np.arange(len(codes)), mask.argmax(axis=1) if mask.size else 0] *= 2
+        if mask.size:
+            codes[np.arange(len(codes)), mask.argmax(axis=1)] *= 2
     elif mask.dtype.kind in "iu":
         bad = np.argwhere((mask < 0) | (mask > 2))
         if len(bad):

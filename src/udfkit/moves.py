@@ -33,12 +33,22 @@ _NO_STARTS = np.empty(0, np.bool_)
 _INT8 = np.dtype(np.int8)
 
 
-def _run(kernel: Any, count: int, nbytes: int, offsets: np.ndarray | None, *args: Any) -> None:
-    """Run a kernel over all sequences, in several threads when it moves many bytes."""
+def _run(
+    kernel: Any,
+    count: int,
+    nbytes: int,
+    offsets: np.ndarray | None,
+    keep: tuple[Any, ...],
+    *args: Any,
+) -> None:
+    """Run a kernel over all sequences, in several threads when it moves many bytes.
+
+    ``keep`` owns the memory that ``args`` give by address.
+    """
     if nbytes < threads.SERIAL_BYTES:
         kernel(0, count, *args)
     else:
-        threads.run_ranges(kernel, threads.split(count, nbytes, offsets), args)
+        threads.run_ranges(kernel, threads.split(count, nbytes, offsets), args, keep=keep)
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype, nbytes: int) -> np.ndarray:
@@ -98,6 +108,7 @@ def mask_of(lengths: np.ndarray, starts: np.ndarray | None, steps: int) -> np.nd
         rows,
         rows * steps,
         None,
+        (mask, template),
         lengths,
         _NO_STARTS if starts is None else starts,
         steps,
@@ -144,6 +155,7 @@ def rows_to_padded(rows: Rows, steps: int) -> np.ndarray:
         count,
         count * steps * size,
         None,
+        (rows, out),
         rows.pointers,
         rows.lengths,
         size,
@@ -164,6 +176,7 @@ def rows_to_ragged(rows: Rows, offsets: np.ndarray) -> np.ndarray:
         len(rows.lengths),
         total * size,
         offsets,
+        (rows, out),
         rows.pointers,
         offsets,
         size,
@@ -183,6 +196,7 @@ def ragged_to_padded(values: np.ndarray, offsets: np.ndarray, steps: int) -> np.
         count,
         count * steps * size,
         None,
+        (values, out),
         pyobjects.address(values),
         offsets,
         size,
@@ -204,6 +218,7 @@ def padded_to_ragged(data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         len(offsets) - 1,
         total * size,
         offsets,
+        (data, out),
         pyobjects.address(data),
         offsets,
         size,

@@ -4,11 +4,12 @@ Compiled code handles objects by their addresses. Whoever calls these functions 
 interpreter lock. With ``NUMBA_DISABLE_JIT=1`` each has a twin that does the same from Python.
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def", disallow-subclassing-any=False
 
 from __future__ import annotations
 
 import ctypes
+import threading
 from importlib import import_module
 from typing import Any
 
@@ -87,7 +88,7 @@ _new_from_descr, _set_base_object = _array_functions()
 if JIT_DISABLED:
     _word: Any = ctypes.c_ssize_t
     _int: Any = ctypes.c_int
-    _buffer = (ctypes.c_int64 * (MAX_RANK + 1))()
+    _own = threading.local()
 
     def _object(address: int) -> Any:
         return ctypes.cast(address, ctypes.py_object).value
@@ -113,7 +114,8 @@ if JIT_DISABLED:
         return value
 
     def dimension_words() -> int:
-        return ctypes.addressof(_buffer)
+        _own.buffer = (ctypes.c_int64 * (MAX_RANK + 1))()
+        return ctypes.addressof(_own.buffer)
 
     def array_type() -> int:
         return id(np.ndarray)

@@ -66,7 +66,7 @@ def _compiled(
             return signature, codegen
 
     typing.__doc__ = doc
-    return intrinsic(typing)  # type: ignore[no-any-return]
+    return intrinsic(typing)
 
 
 def _load(bits: int, signed: bool) -> Callable[..., Any]:

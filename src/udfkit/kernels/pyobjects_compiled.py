@@ -59,7 +59,8 @@ from udfkit.kernels.pyobjects_plain import BAD_BATCH, BAD_DTYPE, BAD_SHAPE, BAD_
 
 __all__ = ["address", "make_views", "read"]
 
-THREE_NUMBERS: Any = types.Tuple([types.int64] * 3)  # type: ignore[attr-defined]
+_types: Any = types
+THREE_NUMBERS = _types.Tuple([types.int64] * 3)
 LARGEST = 2**62
 AHEAD = 12
 """How many items ahead headers are fetched: 16,384 scattered arrays take 6.6 ns each, not 8.2."""
