@@ -259,3 +259,22 @@ def test_ragged_of_a_batch_only_value_has_length_one_sequences():
     ragged = value.ragged()
     reference.assert_same(ragged.values, numbers(2, 3))
     assert ragged.offsets.tolist() == [0, 1, 2]
+
+
+def test_asarray_writes_into_out_of_any_strides():
+    value = sanitize_batch(sequence_variable((2,)), [np.ones((3, 2), F32), np.full((1, 2), 7, F32)])
+    wide = np.full((2, 6, 2), -1, np.float32)
+    out = wide[:, ::2]
+    assert value.asarray(out=out) is out
+    assert out.tobytes() == value.data.tobytes()
+    assert (wide[:, 1::2] == -1).all()
+
+
+@pytest.mark.parametrize(
+    "out",
+    [np.zeros((2, 3, 2)), np.zeros((2, 3), F32), [0.0], np.broadcast_to(F32(0), (2, 3, 2))],
+)
+def test_asarray_refuses_an_out_that_does_not_fit(out):
+    value = sanitize_batch(sequence_variable((2,)), [np.ones((3, 2), F32), np.full((1, 2), 7, F32)])
+    with raises(ValueError):
+        value.asarray(out=out)

@@ -268,9 +268,30 @@ class Value:
         self._needs_axes("starts")
         return self._layout.starts
 
-    def asarray(self) -> np.ndarray:
-        """Return a fresh, writable copy of `data` on the host."""
-        return moves.copy_samples(self.data)
+    def asarray(self, out: np.ndarray | None = None) -> np.ndarray:
+        """Return a writable copy of `data` on the host.
+
+        Parameters
+        ----------
+        out : ndarray, optional
+            Written and returned instead of a fresh array; of `shape` and `dtype`.
+
+        Raises
+        ------
+        ValueError
+            When ``out`` does not fit; nothing is written.
+        """
+        if out is None:
+            return moves.copy_samples(self.data)
+        if not isinstance(out, np.ndarray) or out.shape != self.shape or out.dtype != self.dtype:
+            raise ValueError(
+                f"out is {type(out).__name__} {getattr(out, 'dtype', '')} "
+                f"{getattr(out, 'shape', '')}, expected an ndarray {self.dtype} {self.shape}"
+            )
+        if not out.flags.writeable:
+            raise ValueError("out is read-only: pass an array that can be written")
+        np.copyto(out, self.data)
+        return out
 
     def ragged(self) -> Ragged:
         """Return the sequences as a read-only Ragged, with the starts when any is continued."""
