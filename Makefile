@@ -22,7 +22,7 @@ help:
 	@echo "make layers       check that each room imports only the rooms below it"
 	@echo "make bench        every benchmark once, to see that they run"
 	@echo "make bench-full   measure the benchmarks (minutes)"
-	@echo "make coverage     line coverage of src/udfkit with the compiler off, at least 95 %"
+	@echo "make coverage     line coverage of src/udfkit, kernels run as plain Python too, at least 95 %"
 	@echo "make boundscheck  the tests with bounds checks in the kernels"
 	@echo "make package      build the wheel and the source archive into dist/"
 	@echo "make clean        remove caches and $(VENV)"
@@ -80,7 +80,10 @@ bench-full: $(DEV)
 	$(BIN)/asv run --environment existing:$(PY) --show-stderr --set-commit-hash "$$(git rev-parse HEAD)"
 
 coverage: $(TEST)
-	NUMBA_DISABLE_JIT=1 $(PY) -m coverage run -m pytest -q $(ARGS)
+	$(PY) -m coverage erase
+	NUMBA_DISABLE_JIT=1 $(PY) -m coverage run --parallel-mode -m pytest -q $(ARGS)
+	$(PY) -m coverage run --parallel-mode -m pytest -q $(ARGS)
+	$(PY) -m coverage combine --quiet
 	$(PY) -m coverage report
 
 boundscheck: $(TEST)

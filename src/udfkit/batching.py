@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ from udfkit import moves
 from udfkit.casting import cast_exactly, check_real, warn_cast
 from udfkit.device import DeviceDescriptor
 from udfkit.errors import WHAT_A_BATCH_CAN_BE, shape_text
-from udfkit.items import host_array, is_scipy_sparse, read_rows, refuse_non_batch
+from udfkit.items import host_array, is_scipy_sparse, refuse_non_batch
 from udfkit.layout import Layout, check_starts, no_starts
+from udfkit.memory import check_size
 from udfkit.ragged import Ragged
+from udfkit.rows import read_rows
 from udfkit.sparse import read_csr
 from udfkit.value import Value
 from udfkit.variable import FreeDimension, Variable
@@ -224,6 +227,8 @@ def _from_array(
             f"{shape_text(var.shape)}: expected "
             f"{shape_text((*leading, *var.shape))}"
         )
+    rows, steps = (*array.shape[:axes], 1, 1)[:2]
+    check_size(rows, steps, var.dtype.itemsize * prod(array.shape[axes:]), None)
     native = array.dtype.newbyteorder("=")
     if native != var.dtype:
         warn_cast(warn_for, native)
@@ -232,7 +237,6 @@ def _from_array(
         data = moves.copy_samples(array)
     data = np.ascontiguousarray(data).reshape(array.shape).view()
     if var.kind == "sequence":
-        rows, steps = array.shape[:2]
         layout = Layout.of_rectangle(rows, steps, check_starts(seq_starts, rows))
     elif var.kind == "batch":
         layout = Layout.of_batch(len(array))
@@ -273,9 +277,10 @@ def _from_list(
         items,
         var.shape,
         var.dtype,
+        var=warn_for,
         what="sequence" if var.kind == "sequence" else "item",
         one_sample=var.kind == "batch",
-        warn_for=warn_for,
+        will_pad=pad_now or var.kind == "batch",
     )
     if var.kind == "batch":
         flat = moves.rows_to_ragged(rows, moves.offsets_of(rows.lengths))

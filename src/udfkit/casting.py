@@ -1,4 +1,4 @@
-"""Casts that never lose a value in silence."""
+"""Dtypes of samples, and casts that never lose a value in silence."""
 
 from __future__ import annotations
 
@@ -7,16 +7,61 @@ import sys
 import threading
 import warnings
 import weakref
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from udfkit.errors import CastWarning
-from udfkit.variable import Variable, is_bfloat16
 
-__all__ = ["cast_exactly", "check_real", "warn_cast"]
+if TYPE_CHECKING:
+    from udfkit.variable import Variable
+
+__all__ = [
+    "cast_exactly",
+    "check_dtype",
+    "check_real",
+    "is_bfloat16",
+    "is_floating",
+    "warn_cast",
+]
+
+_KINDS = "biuf"
 
 _warned: weakref.WeakKeyDictionary[Variable, set[np.dtype]] = weakref.WeakKeyDictionary()
-_warned_lock = threading.Lock()
+_warned_lock = threading.RLock()
+
+
+def _unlock_in_child() -> None:
+    global _warned_lock
+    _warned_lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock_in_child)
+
+
+def check_dtype(dtype: Any) -> np.dtype:
+    """Return ``dtype`` as a native NumPy dtype, or raise TypeError if samples cannot have it."""
+    try:
+        checked = np.dtype(dtype).newbyteorder("=")
+    except TypeError:
+        raise TypeError(f"dtype {dtype!r} is not a NumPy dtype") from None
+    if (checked.kind in _KINDS and checked.itemsize <= 8) or is_bfloat16(checked):
+        return checked
+    raise TypeError(
+        f"dtype {checked} is not supported: use bool, int8 to int64, uint8 to uint64, float16, "
+        f"float32, float64, or bfloat16 from a library that supplies it"
+    )
+
+
+def is_bfloat16(dtype: np.dtype) -> bool:
+    """Whether ``dtype`` is the two-byte brain float that other libraries register with NumPy."""
+    return dtype.itemsize == 2 and dtype.name == "bfloat16"
+
+
+def is_floating(dtype: np.dtype) -> bool:
+    """Whether values of ``dtype`` can have a gradient."""
+    return dtype.kind == "f" or is_bfloat16(dtype)
 
 
 def check_real(dtype: np.dtype, where: str) -> None:
@@ -24,7 +69,7 @@ def check_real(dtype: np.dtype, where: str) -> None:
 
     ``where`` names the array for the error text, for example ``'sequence 3'``.
     """
-    if dtype.kind in "biuf" or is_bfloat16(dtype):
+    if dtype.kind in _KINDS or is_bfloat16(dtype):
         return
     fix = {
         "O": "pass a list with one numeric array a sequence",

@@ -1,4 +1,4 @@
-"""The command line: ``python -m udfkit demo`` and ``python -m udfkit info``.
+"""The command line: ``python -m udfkit demo``, ``check`` and ``info``.
 
 The script ``udfkit-kernels`` runs the same. It still does when another distribution has overwritten
 files of this package, so nothing of udfkit is imported before a command needs it.
@@ -40,15 +40,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     --------
     >>> from udfkit.cli import main
     >>> main([]) == 2
-    usage: python -m udfkit [-h] [--version] {demo,info} ...
+    usage: python -m udfkit [-h] [--version] {demo,check,info} ...
     ...
     True
     """
     parser = _parser()
-    # What stands behind `demo` is the demo's own to read, its --help too.
+    # What stands behind `demo` and `check` is theirs to read, their --help too.
     arguments, rest = parser.parse_known_args(argv)
     if arguments.command == "demo":
         return _demo(rest)
+    if arguments.command == "check":
+        return _check(rest)
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if arguments.command == "info":
@@ -99,6 +101,11 @@ def _parser() -> argparse.ArgumentParser:
         add_help=False,
         help="train a speaker identifier with a user function in the model, and draw what it saw",
     )
+    commands.add_parser(
+        "check",
+        add_help=False,
+        help="check a user function, module:name: gradients, neighbours, padding, states",
+    )
     commands.add_parser("info", help="versions, devices, threads, caches, and what CUDA lacks")
     return parser
 
@@ -117,6 +124,14 @@ def _demo(arguments: list[str]) -> int:
             file=sys.stderr,
         )
         return 1
+
+
+def _check(arguments: list[str]) -> int:
+    from udfkit.testing.command import main as check_main
+
+    status, text = check_main(arguments)
+    print(text, file=sys.stderr if status == 2 else sys.stdout)
+    return status
 
 
 def _versions() -> Iterator[tuple[str, str]]:

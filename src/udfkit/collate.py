@@ -9,9 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from udfkit.casting import cast_exactly
+from udfkit.casting import cast_exactly, check_dtype
 from udfkit.padding import pad
-from udfkit.variable import check_dtype
 
 __all__ = ["Collate", "PaddedBatch"]
 
@@ -127,8 +126,8 @@ class Collate:
         return self._field(None, samples)
 
     def _field(self, name: Any, items: list[Any]) -> Any:
-        torch = sys.modules.get("torch")
-        tensors = torch is not None and any(isinstance(item, torch.Tensor) for item in items)
+        tensor = getattr(sys.modules.get("torch"), "Tensor", ())
+        tensors = any(isinstance(item, tensor) for item in items)
         as_torch = self.arrays == "torch" or (self.arrays == "auto" and tensors)
         adapter: Any = None
         if as_torch or tensors:

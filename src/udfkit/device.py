@@ -25,6 +25,10 @@ class DeviceDescriptor:
     kind: str
     index: int = 0
 
+    def __post_init__(self) -> None:
+        if self.kind not in ("cpu", "gpu"):
+            raise ValueError(f"device kind {self.kind!r} is not known: use udfkit.cpu() or gpu(i)")
+
     @staticmethod
     def cpu() -> DeviceDescriptor:
         """Return the CPU device; the same as `udfkit.cpu`."""
@@ -61,9 +65,13 @@ def gpu(index: int = 0) -> DeviceDescriptor:
 
     Raises
     ------
+    ValueError
+        If the index is not an integer from 0 on.
     DeviceError
         If the machine has no such device, or cannot use it; the text says what is missing.
     """
+    if isinstance(index, bool) or not isinstance(index, int) or index < 0:
+        raise ValueError(f"gpu({index!r}): expected the index of a device, 0 or more")
     from udfkit.kernels import cuda_target
 
     status = cuda_target.status()

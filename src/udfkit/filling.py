@@ -11,10 +11,11 @@ import numpy as np
 from udfkit import device as devices
 from udfkit import memory, moves, threads
 from udfkit.errors import shape_text
-from udfkit.items import Rows, host_array
 from udfkit.kernels import lazy
 from udfkit.layout import Layout
+from udfkit.rows import Rows
 from udfkit.sources import read_source, whole_number
+from udfkit.unpadding import native_array
 from udfkit.value import Value
 
 __all__ = ["FilledRows", "Pieces", "fill_rows"]
@@ -50,7 +51,8 @@ class FilledRows:
     ----------
     value : Value
         Data ``(rows, row_length, *s)``; its mask has a 2 where a sequence begins, and a 1 in the
-        first cell of a row whose piece continues a sequence.
+        first cell of a row whose piece continues a sequence. Its sequences are those of the batch,
+        in its order, split ones joined and empty ones kept.
     pieces : Pieces
         The explicit index of the sequences, row by row.
     lengths : ndarray of int64, shape (B,)
@@ -85,13 +87,18 @@ class FilledRows:
 
     @cached_property
     def cu_seqlens(self) -> np.ndarray:
-        """Where each piece begins among the valid cells, row by row, and their number.
+        """Where each piece begins in `flat`, and the number of samples.
 
-        Shape (pieces + 1,), int32 where it fits, else int64: with ``value.ragged().values`` what
-        kernels for variable-length attention take.
+        Shape (pieces + 1,), int32 where it fits, else int64, as kernels for variable-length
+        attention take it.
         """
         offsets = moves.offsets_of(self.pieces.length)
         return offsets.astype(np.int32) if offsets[-1] <= INT32_MAX else offsets
+
+    @property
+    def flat(self) -> np.ndarray:
+        """The samples of the valid cells, row by row: a new array (total, *s)."""
+        return moves.cells_to_ragged(self.value.data, self.value.mask, int(self.lengths.sum()))
 
     @property
     def max_seqlen(self) -> int:
@@ -134,13 +141,15 @@ class FilledRows:
         rows, steps = self.value.shape[:2]
         return int(self.lengths.sum()) / (rows * steps) if rows * steps else 1.0
 
-    def sequences(self, data: Any = None) -> list[np.ndarray]:
+    def sequences(self, data: Any = None, *, flat: bool = False) -> list[np.ndarray]:
         """Return the sequences in the order of the batch, split ones joined, empty ones kept.
 
         Parameters
         ----------
         data : array, shape (rows, row_length, any sample shape), optional
             What a model made of `value`; by default the data of `value` itself.
+        flat : bool, default False
+            Data is ``(total, any sample shape)`` instead: what a model made of `flat`.
 
         Returns
         -------
@@ -150,20 +159,25 @@ class FilledRows:
         Raises
         ------
         ValueError
-            When data does not have these rows and cells.
+            When data does not have these cells.
         """
-        array = self.value.data if data is None else host_array(data, "data")
+        array = native_array(self.value.data if data is None else data)
         rows, steps = self.value.shape[:2]
-        if array is None or array.shape[:2] != (rows, steps):
-            got = "no array" if array is None else f"of shape {shape_text(array.shape)}"
-            raise ValueError(f"data is {got}, expected an array that begins with ({rows}, {steps})")
-        array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
-        shape = array.shape[2:]
+        cells = (int(self.lengths.sum()),) if flat else (rows, steps)
+        if data is None and flat:
+            raise ValueError("flat says what data is: pass data")
+        if array.shape[: len(cells)] != cells:
+            raise ValueError(
+                f"data has shape {shape_text(array.shape)}, expected one that begins with "
+                f"{shape_text(cells)}"
+            )
+        shape = array.shape[len(cells) :]
         size = array.itemsize * prod(shape)
         offsets = moves.offsets_of(self.lengths)
         block = memory.empty((int(offsets[-1]), *shape), array.dtype)
         row, column, length, source, begin = self.pieces
-        sources = pyobjects.address(array) + (row * steps + column) * size
+        at = moves.offsets_of(length)[:-1] if flat else row * steps + column
+        sources = pyobjects.address(array) + at * size
         targets = pyobjects.address(block) + (offsets[source] + begin) * size
         _copy(sources, targets, length * size, (array, block))
         made: list[np.ndarray] = pyobjects.views(block, self.lengths, shape)
@@ -240,7 +254,10 @@ def fill_rows(
     count, pieces, continued = _place(pieces, continued, steps)
     mask = _mask(pieces, continued, count, steps)
     data = _data(rows, pieces, count, steps)
-    layout = Layout("sequence", pieces.length.copy(), ~continued, count, steps, mask)
+    cells = pieces.row * steps + pieces.column
+    by_source = np.lexsort((pieces.begin, pieces.source))
+    index = cells[by_source], pieces.length[by_source]
+    layout = Layout("sequence", rows.lengths, source.starts, count, steps, mask, pieces=index)
     return FilledRows(Value._make(layout, devices.resolve(None), padded=data), pieces, rows.lengths)
 
 
@@ -292,7 +309,7 @@ def _mask(pieces: Pieces, continued: np.ndarray, count: int, steps: int) -> np.n
 
 def _data(rows: Rows, pieces: Pieces, count: int, steps: int) -> np.ndarray:
     size = rows.dtype.itemsize * prod(rows.sample_shape)
-    moves.check_size(count, steps, size, int(rows.lengths.sum()))
+    memory.check_size(count, steps, size, rows.lengths)
     data, zeroed = memory.zeros_or_empty((count, steps, *rows.sample_shape), rows.dtype)
     base = pyobjects.address(data)
     if not zeroed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -20,6 +21,15 @@ __all__ = ["UserFunction", "user_function"]
 
 _numbers = itertools.count()
 _infer_lock = threading.RLock()
+
+
+def _unlock_in_child() -> None:
+    global _infer_lock
+    _infer_lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock_in_child)
 
 
 class UserFunction:

@@ -79,6 +79,9 @@ class Layout:
         Whether row i holds sequence i alone, from its first cell on.
     from_rectangle : bool
         Whether every cell is valid only because nobody said which are not.
+    pieces : (ndarray, ndarray) or None
+        An explicit index of the sequences: first cells and lengths of runs of cells, int64 (P,),
+        in the order of the samples. Without one, samples are in row-major order.
     """
 
     __slots__ = (
@@ -89,6 +92,7 @@ class Layout:
         "from_rectangle",
         "kind",
         "lengths",
+        "pieces",
         "rows",
         "steps",
     )
@@ -102,8 +106,10 @@ class Layout:
         steps: int,
         mask: np.ndarray | None = None,
         from_rectangle: bool = False,
+        pieces: tuple[np.ndarray, np.ndarray] | None = None,
     ):
         self.kind = kind
+        self.pieces = pieces
         self.lengths = lengths
         self.rows = rows
         self.steps = steps
@@ -154,11 +160,13 @@ class Layout:
         mask = None
         if not self.contiguous:
             mask = np.array(self.mask)
-            begins = np.flatnonzero(mask)[self.offsets[:-1][self.lengths > 0]]
-            inside = np.diff(begins // self.steps, prepend=-1) == 0
+            begins = self.positions[self.offsets[:-1][self.lengths > 0]]
+            row, column = np.divmod(begins, self.steps)
+            inside = column != (mask != 0).argmax(axis=1)[row]
             new = all_new(self.count) if starts is None else starts
             mask.reshape(-1)[begins] = np.where(new[self.lengths > 0] | inside, 2, 1)
-        return Layout("sequence", self.lengths, starts, self.rows, self.steps, mask)
+        rows, steps, pieces = self.rows, self.steps, self.pieces
+        return Layout("sequence", self.lengths, starts, rows, steps, mask, pieces=pieces)
 
     def same_lengths(self, other: Layout) -> bool:
         """Whether both have the same number of sequences, of the same lengths."""
@@ -188,6 +196,15 @@ class Layout:
     def total(self) -> int:
         """Number of valid samples."""
         return int(self.offsets[-1])
+
+    @property
+    def positions(self) -> np.ndarray:
+        """The cell of each sample, counted row by row, int64 of shape (total,)."""
+        if self.pieces is None:
+            return np.flatnonzero(self.mask)
+        cells, lengths = self.pieces
+        offsets = moves.offsets_of(lengths)
+        return np.repeat(cells - offsets[:-1], lengths) + np.arange(int(offsets[-1]))
 
     @property
     def all_new(self) -> bool:
@@ -310,7 +327,7 @@ def _with_starts(layout: Layout, starts: Any) -> Layout:
 
 
 def _check_lengths(lengths: Any, count: int, steps: int) -> np.ndarray:
-    given = np.asarray(lengths, dtype=np.int64 if len(lengths) == 0 else None)
+    given = np.array(lengths, dtype=np.int64 if len(lengths) == 0 else None)
     if given.dtype.kind not in "iu" or given.shape != (count,):
         raise ValueError(
             f"lengths are {given.dtype} of shape {shape_text(given.shape)}, expected {count} "

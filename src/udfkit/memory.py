@@ -10,16 +10,27 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from udfkit.errors import padded_size_error
 from udfkit.machine import machine_bytes
 from udfkit.settings import Setting
 
-__all__ = ["PoolStats", "clear", "configure", "empty", "max_bytes", "stats", "zeros_or_empty"]
+__all__ = [
+    "PoolStats",
+    "check_size",
+    "clear",
+    "configure",
+    "empty",
+    "max_bytes",
+    "stats",
+    "zeros_or_empty",
+]
 
 SMALLEST_POOLED = 1 << 18
 """Least bytes of a pooled array; a smaller one is left to the allocator.
@@ -328,3 +339,29 @@ def max_bytes() -> int:
 
 _max_bytes = Setting("UDFKIT_MAX_BYTES", machine_bytes, least=0)
 _pool_bytes = Setting("UDFKIT_POOL_BYTES", lambda: min(1 << 30, machine_bytes() // 8), least=0)
+
+
+def check_size(rows: int, steps: int, sample_bytes: int, lengths: Iterable[int] | None) -> None:
+    """Raise unless a padded batch, mask included, is within the memory limit.
+
+    Parameters
+    ----------
+    rows, steps, sample_bytes
+        Its size.
+    lengths
+        Of the sequences, for the share of padding in the error text; None where all is valid.
+
+    Raises
+    ------
+    PaddedSizeError
+        With the sizes; nothing was allocated.
+
+    Examples
+    --------
+    >>> from udfkit import memory
+    >>> memory.check_size(2, 3, 4, [3, 1])
+    """
+    limit = max_bytes()
+    if rows * steps * (sample_bytes + 1) > limit:
+        total = rows * steps if lengths is None else sum(int(length) for length in lengths)
+        raise padded_size_error(rows, steps, sample_bytes, total, limit)

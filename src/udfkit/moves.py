@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 
 from udfkit import memory, threads
-from udfkit.errors import padded_size_error
-from udfkit.items import Rows
 from udfkit.kernels import lazy
+from udfkit.rows import Rows
 
 __all__ = [
     "cells_to_ragged",
-    "check_size",
     "copy_samples",
+    "in_row_order",
     "mask_of",
     "offsets_of",
     "padded_to_ragged",
+    "pieces_to_ragged",
     "ragged_to_cells",
     "ragged_to_padded",
     "read_mask",
@@ -58,26 +58,15 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype, nbytes: int) -> np.ndarray:
 
 
 def _padded(
-    shape: tuple[int, ...], dtype: np.dtype, size: int, counted: np.ndarray
+    shape: tuple[int, ...], dtype: np.dtype, size: int, lengths: np.ndarray
 ) -> tuple[np.ndarray, bool]:
-    """Allocate padded data of samples of ``size`` bytes; say whether it holds zeros already.
-
-    ``counted`` are the lengths, or the offsets, for the text of the error.
-    """
+    """Allocate padded data of samples of ``size`` bytes; say whether it holds zeros already."""
     rows, steps = shape[0], shape[1]
     if rows * steps * (size + 1) > memory.max_bytes():
-        total = counted[-1] if len(counted) > rows else counted.sum()
-        check_size(rows, steps, size, int(total))
+        memory.check_size(rows, steps, size, lengths)
     if rows * steps * size < memory.SMALLEST_POOLED:
         return np.empty(shape, dtype), False
     return memory.zeros_or_empty(shape, dtype)
-
-
-def check_size(rows: int, steps: int, sample_bytes: int, total: int) -> None:
-    """Raise PaddedSizeError when a padded batch, mask included, is over the memory limit."""
-    limit = memory.max_bytes()
-    if rows * steps * (sample_bytes + 1) > limit:
-        raise padded_size_error(rows, steps, sample_bytes, total, limit)
 
 
 def offsets_of(lengths: np.ndarray) -> np.ndarray:
@@ -101,6 +90,8 @@ def offsets_of(lengths: np.ndarray) -> np.ndarray:
 def mask_of(lengths: np.ndarray, starts: np.ndarray | None, steps: int) -> np.ndarray:
     """Return the int8 mask (rows, steps) of right-padded rows; all new without ``starts``."""
     rows = len(lengths)
+    if rows * steps > memory.max_bytes():
+        memory.check_size(rows, steps, 0, lengths)
     mask = _empty((rows, steps), _INT8, rows * steps)
     template = np.empty(2 * steps, _INT8)
     _run(
@@ -190,7 +181,7 @@ def ragged_to_padded(values: np.ndarray, offsets: np.ndarray, steps: int) -> np.
     sample_shape = values.shape[1:]
     size = values.itemsize * prod(sample_shape)
     count = len(offsets) - 1
-    out, zeroed = _padded((count, steps, *sample_shape), values.dtype, size, offsets)
+    out, zeroed = _padded((count, steps, *sample_shape), values.dtype, size, np.diff(offsets))
     _run(
         cpu.ragged_to_padded,
         count,
@@ -233,7 +224,7 @@ def ragged_to_cells(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
     sample_shape = values.shape[1:]
     size = values.itemsize * prod(sample_shape)
     rows, steps = mask.shape
-    check_size(rows, steps, size, len(values))
+    memory.check_size(rows, steps, size, [len(values)])
     out = memory.empty((rows, steps, *sample_shape), values.dtype)
     cpu.ragged_to_cells(pyobjects.address(values), mask.reshape(-1), size, pyobjects.address(out))
     return out
@@ -246,6 +237,27 @@ def cells_to_ragged(data: np.ndarray, mask: np.ndarray, total: int) -> np.ndarra
     out = memory.empty((total, *sample_shape), data.dtype)
     cpu.cells_to_ragged(pyobjects.address(data), mask.reshape(-1), size, pyobjects.address(out))
     return out
+
+
+def pieces_to_ragged(data: np.ndarray, cells: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the samples of runs of cells of padded data, one run behind the other."""
+    samples = data.reshape(-1, *data.shape[2:])
+    return _gather(samples, cells, lengths)
+
+
+def in_row_order(values: np.ndarray, cells: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return flat samples, which lie run by run, in the row-major order of their cells."""
+    order = np.argsort(cells)
+    return _gather(values, offsets_of(lengths)[:-1][order], lengths[order])
+
+
+def _gather(samples: np.ndarray, begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return runs of contiguous samples, the run ``i`` from ``begins[i]`` on."""
+    size = samples.itemsize * prod(samples.shape[1:])
+    pointers = begins * size + pyobjects.address(samples)
+    longest = int(lengths.max(initial=0))
+    rows = Rows(pointers, lengths, longest, samples.shape[1:], samples.dtype, samples)
+    return rows_to_ragged(rows, offsets_of(lengths))
 
 
 def copy_samples(values: np.ndarray) -> np.ndarray:

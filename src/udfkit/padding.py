@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from udfkit import memory, moves, threads
+from udfkit import memory, threads
 from udfkit.casting import cast_exactly, check_real
 from udfkit.errors import shape_text
-from udfkit.items import Rows
 from udfkit.kernels import lazy
+from udfkit.rows import Rows
 from udfkit.sources import Source, read_source, whole_number
 from udfkit.unpadding import Padded, Side, unpad
 
@@ -25,6 +25,15 @@ pyobjects = lazy("pyobjects", globals())
 
 BLOCK_BYTES = 4096
 """Most bytes of the block that a padding value is repeated in, which stays in the nearest cache."""
+
+CLEAR_BYTES = 32 << 20
+CLEAR_FRACTION = 0.3
+"""From how many bytes on, and below what valid part of them, rows are zeroed all at once first.
+
+One large fill goes past the caches, which many small ones do not: samples of 64 bytes, 1,024 rows,
+5 % valid, into warm memory of 61 MB: 1.4 instead of 2.5 ms, the same as a plain copy and fill of
+as many bytes; 490 MB: 33 instead of 60 ms. With half of the cells valid it takes 1.3 times as long.
+"""
 
 _MASK_DTYPE = np.dtype(np.int8)
 
@@ -144,7 +153,7 @@ def _fill(
     count = len(lengths)
     nbytes = count * steps * size
     if nbytes + count * steps > memory.max_bytes():
-        moves.check_size(count, steps, size, int(lengths.sum()))
+        memory.check_size(count, steps, size, lengths)
     shape = (count, steps, *rows.sample_shape)
     out, mask_out = given
     if out is not None or mask_out is not None:
@@ -164,6 +173,9 @@ def _fill(
         mask = np.empty((count, steps), _MASK_DTYPE)
     else:
         mask = memory.empty((count, steps), _MASK_DTYPE)
+    if nbytes >= CLEAR_BYTES and block == 0 and extent == 0:
+        valid = int(lengths.sum()) * size
+        block = cpu_padding.CLEAR if valid < CLEAR_FRACTION * nbytes else 0
     template = np.empty(2 * steps, _MASK_DTYPE)
     address = pyobjects.address
     args = (
@@ -284,8 +296,10 @@ def _check_outs(
     """Raise unless the outputs fit and share no memory with the batch or each other."""
     _check_out(out, shape, rows.dtype, rows, "out")
     _check_out(mask_out, shape[:2], _MASK_DTYPE, rows, "mask_out")
-    if out is not None and mask_out is not None and np.may_share_memory(out, mask_out):
-        raise ValueError("mask_out overlaps out: pass memory of its own")
+    if out is not None and mask_out is not None:
+        begin, mask_begin = pyobjects.address(out), pyobjects.address(mask_out)
+        if begin < mask_begin + mask_out.nbytes and mask_begin < begin + out.nbytes:
+            raise ValueError("mask_out overlaps out: pass memory of its own")
 
 
 def _check_out(
@@ -293,18 +307,22 @@ def _check_out(
 ) -> None:
     if out is None:
         return
+    flags = out.flags
     if out.shape != shape or out.dtype != dtype:
         raise ValueError(
             f"{name} is {out.dtype} of shape {shape_text(out.shape)}, expected {dtype} of shape "
             f"{shape_text(shape)}"
         )
-    if not (out.flags.c_contiguous and out.flags.writeable and out.flags.aligned):
+    if not (flags.c_contiguous and flags.writeable and flags.aligned):
         raise ValueError(f"{name} must be C-contiguous, aligned and writeable: pass such an array")
     begin = pyobjects.address(out)
-    ends = rows.pointers + rows.lengths * (rows.dtype.itemsize * prod(rows.sample_shape))
-    overlaps = (rows.pointers < begin + out.nbytes) & (ends > begin) & (ends > rows.pointers)
-    if overlaps.any():
-        raise ValueError(
-            f"{name} overlaps sequence {int(overlaps.argmax())} of the batch: pass memory of its "
-            f"own"
-        )
+    k = cpu_padding.first_overlap(
+        len(rows.lengths),
+        pyobjects.address(rows.pointers),
+        pyobjects.address(rows.lengths),
+        rows.dtype.itemsize * prod(rows.sample_shape),
+        begin,
+        begin + out.nbytes,
+    )
+    if k >= 0:
+        raise ValueError(f"{name} overlaps sequence {k} of the batch: pass memory of its own")

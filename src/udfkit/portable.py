@@ -6,6 +6,15 @@ branches, so that a loop over them is compiled to vector instructions. All compu
 
 from __future__ import annotations
 
-from udfkit.kernels.portable import exp, log, log_add, log_add_3, maximum, minimum
+from udfkit.kernels.portable import (
+    bits_float,
+    exp,
+    float_bits,
+    log,
+    log_add,
+    log_add_3,
+    maximum,
+    minimum,
+)
 
-__all__ = ["exp", "log", "log_add", "log_add_3", "maximum", "minimum"]
+__all__ = ["bits_float", "exp", "float_bits", "log", "log_add", "log_add_3", "maximum", "minimum"]

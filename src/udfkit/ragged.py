@@ -8,11 +8,11 @@ from typing import Any, overload
 import numpy as np
 
 from udfkit import moves
-from udfkit.casting import check_real
+from udfkit.casting import check_dtype, check_real
 from udfkit.errors import shape_text
-from udfkit.items import host_array, read_rows, refuse_non_batch
+from udfkit.items import host_array, refuse_non_batch
 from udfkit.layout import all_new, check_starts
-from udfkit.variable import check_dtype
+from udfkit.rows import read_rows
 
 __all__ = ["Ragged"]
 

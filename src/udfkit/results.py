@@ -139,9 +139,10 @@ def _padding_error(where: Returned, result: Any, lengths: np.ndarray) -> ValueEr
 
 def _convert(where: Returned, result: Any, device: DeviceDescriptor) -> Value:
     try:
-        return make_value(
+        made = make_value(
             where.variable, result, None, device, copy=True, pad_now=False, warn=False
         )
+        return made._bound_to(where.variable)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{where}: {error}") from error
 

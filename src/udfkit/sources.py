@@ -9,17 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from udfkit.casting import check_real
+from udfkit.casting import check_dtype, check_real
 from udfkit.errors import WHAT_A_BATCH_CAN_BE, shape_text
-from udfkit.items import Rows, host_array, is_scipy_sparse, read_rows, refuse_non_batch
+from udfkit.items import host_array, is_scipy_sparse, refuse_non_batch
 from udfkit.kernels import lazy
 from udfkit.ragged import Ragged
-from udfkit.unpadding import Padded, Side, Unpadded, unpad
+from udfkit.rows import Rows, read_rows
+from udfkit.unpadding import Padded, Side, Unpadded, native_array, unpad
 from udfkit.value import Value
-from udfkit.variable import check_dtype
 
 __all__ = ["Source", "read_source", "whole_number"]
 
+cpu_padding = lazy("cpu_padding", globals())
 pyobjects = lazy("pyobjects", globals())
 
 
@@ -88,9 +89,11 @@ def read_source(batch: Any, dtype: Any = None, sample_shape: Any = None) -> Sour
         sample_shape = (sample_shape,)
     elif sample_shape is not None:
         sample_shape = tuple(sample_shape)
-    for kind, read in _READERS:
-        if isinstance(batch, kind):
-            return read(batch, dtype, sample_shape)
+    read = _READERS.get(type(batch)) or next(
+        (read for kind, read in _READERS.items() if isinstance(batch, kind)), None
+    )
+    if read is not None:
+        return read(batch, dtype, sample_shape)
     refuse_non_batch(batch, "batch")
     if is_scipy_sparse(batch):
         raise TypeError("batch is a sparse matrix: convert each sequence with toarray()")
@@ -129,11 +132,15 @@ def _from_unpadded(batch: Unpadded, dtype: Any, sample_shape: Any) -> Source:
 
 
 def _from_padded(batch: Padded, dtype: Any, sample_shape: Any) -> Source:
-    if not _has(batch.data.dtype, batch.data.shape[2:], dtype, sample_shape):
-        return _from_unpadded(unpad(batch), dtype, sample_shape)
-    data = np.ascontiguousarray(batch.data)
-    lengths = batch.lengths.copy()
+    data, lengths = native_array(batch.data), batch.lengths.copy()
     count, steps = data.shape[:2]
+    if len(lengths) != count or (lengths > steps).any():
+        raise ValueError(
+            f"the Padded holds data of shape {shape_text(data.shape)}, but {len(lengths)} lengths "
+            f"up to {lengths.max(initial=0)}: pass data and mask= or lengths= to unpad instead"
+        )
+    if not _has(data.dtype, data.shape[2:], dtype, sample_shape):
+        return _from_unpadded(unpad(batch), dtype, sample_shape)
     step_bytes = data.itemsize * prod(data.shape[2:])
     pointers = pyobjects.address(data) + np.arange(count, dtype=np.int64) * (steps * step_bytes)
     if batch.side == "left":
@@ -155,12 +162,21 @@ def _from_ragged(batch: Ragged, dtype: Any, sample_shape: Any) -> Source:
     starts = np.array(batch.starts) if batch.has_starts else None
     if not _has(batch.dtype, batch.sample_shape, dtype, sample_shape):
         return Source(read_rows(list(batch), sample_shape, dtype), starts)
-    values = np.ascontiguousarray(batch.values)
-    step_bytes = values.itemsize * prod(values.shape[1:])
-    pointers = pyobjects.address(values) + batch.offsets[:-1] * step_bytes
-    lengths = np.diff(batch.offsets)
-    longest = int(lengths.max(initial=0))
-    return Source(Rows(pointers, lengths, longest, values.shape[1:], values.dtype, values), starts)
+    values = batch.values
+    if not values.flags.c_contiguous:
+        values = np.ascontiguousarray(values)
+    count, shape, dtype = len(batch), values.shape[1:], values.dtype
+    pointers, lengths = np.empty(count, np.int64), np.empty(count, np.int64)
+    address = pyobjects.address
+    longest = cpu_padding.ragged_rows(
+        count,
+        address(values),
+        address(batch.offsets),
+        dtype.itemsize * prod(shape),
+        address(pointers),
+        address(lengths),
+    )
+    return Source(Rows(pointers, lengths, longest, shape, dtype, values), starts)
 
 
 def _from_array(array: np.ndarray, dtype: Any, sample_shape: Any) -> Source:
@@ -174,10 +190,14 @@ def _from_array(array: np.ndarray, dtype: Any, sample_shape: Any) -> Source:
     check_real(array.dtype, "batch")
     if array.ndim == 0:
         raise ValueError("batch has shape (): expected (B, T, *s), or a list of sequences")
-    steps = array.shape[1] if array.ndim > 1 else 0
+    if array.ndim == 1:
+        array = array[:, np.newaxis]
+    steps = array.shape[1]
     native = array.dtype.newbyteorder("=")
-    if array.ndim == 1 or not _has(native, array.shape[2:], dtype, sample_shape):
-        return Source(read_rows(list(array), sample_shape, dtype), steps=steps)
+    if not _has(native, array.shape[2:], dtype, sample_shape):
+        shape = array.shape[2:] if sample_shape is None else sample_shape
+        rows = read_rows(list(array), shape, native if dtype is None else dtype)
+        return Source(rows, steps=steps)
     array = np.ascontiguousarray(array, native)
     count = len(array)
     row_bytes = steps * array.itemsize * prod(array.shape[2:])
@@ -194,9 +214,9 @@ def _has(
     return same_dtype and (wanted_shape is None or wanted_shape == shape)
 
 
-_READERS: tuple[tuple[type, Any], ...] = (
-    (Unpadded, _from_unpadded),
-    (Padded, _from_padded),
-    (Value, _from_value),
-    (Ragged, _from_ragged),
-)
+_READERS: dict[type, Any] = {
+    Padded: _from_padded,
+    Ragged: _from_ragged,
+    Unpadded: _from_unpadded,
+    Value: _from_value,
+}

@@ -13,7 +13,7 @@ from udfkit.errors import shape_text
 from udfkit.items import is_scipy_sparse
 from udfkit.kernels import cpu_kernel
 from udfkit.layout import Layout
-from udfkit.moves import check_size
+from udfkit.memory import check_size
 from udfkit.variable import Variable
 
 __all__ = ["ONE_HOT_SKIP", "CsrSamples", "OneHotSamples", "read_csr", "read_one_hot"]
@@ -38,7 +38,7 @@ class CsrSamples:
     def dense(self, positions: np.ndarray, cells: tuple[int, int]) -> np.ndarray:
         """Return zeroed samples (rows * steps, columns) with row i at ``positions[i]``."""
         columns = self.sample_shape[0]
-        check_size(*cells, columns * self.dtype.itemsize, len(positions))
+        check_size(*cells, columns * self.dtype.itemsize, [len(positions)])
         out = np.zeros((prod(cells), columns), self.dtype)
         cpu_kernel("csr_to_dense")(
             self.indptr,
@@ -79,7 +79,7 @@ class OneHotSamples:
     def dense(self, positions: np.ndarray, cells: tuple[int, int]) -> np.ndarray:
         """Return zeroed samples (rows * steps, *s) with sample i at ``positions[i]``."""
         lead, classes = prod(self.sample_shape[:-1]), self.sample_shape[-1]
-        check_size(*cells, lead * classes * self.dtype.itemsize, len(positions))
+        check_size(*cells, lead * classes * self.dtype.itemsize, [len(positions)])
         out = np.zeros((prod(cells), *self.sample_shape), self.dtype)
         placed = np.full((prod(cells), lead), -1, np.int64)
         placed[positions] = self.codes.reshape(-1, lead)
@@ -161,10 +161,7 @@ def read_csr(
             )
         where = f"sequence {k}"
         check_real(matrix.dtype, where)
-        _check_structure(matrix, where)
-        if not matrix.has_canonical_format:
-            matrix = matrix.copy()
-            matrix.sum_duplicates()
+        matrix = _checked_copy(matrix, where)
         if matrix.dtype != dtype:
             warn_cast(warn_for, matrix.dtype)
         indptrs.append(matrix.indptr[1:].astype(np.int64) + stored)
@@ -182,10 +179,13 @@ def read_csr(
     return samples, lengths
 
 
-def _check_structure(matrix: Any, where: str) -> None:
-    """Raise ValueError unless the index arrays of a CSR matrix stay inside it."""
-    indptr, indices = matrix.indptr, matrix.indices
-    stored = min(len(indices), len(matrix.data))
+def _checked_copy(matrix: Any, where: str) -> Any:
+    """Return a canonical copy; ValueError unless the index arrays of the matrix stay inside it.
+
+    Copied first, so that another thread cannot change what has been checked.
+    """
+    indptr, indices, data = (np.array(a) for a in (matrix.indptr, matrix.indices, matrix.data))
+    stored = min(len(indices), len(data))
     if len(indptr) != matrix.shape[0] + 1 or indptr[0] != 0 or (np.diff(indptr) < 0).any():
         raise ValueError(
             f"{where} is a corrupt CSR matrix: its indptr {indptr[:8].tolist()} must have "
@@ -202,6 +202,10 @@ def _check_structure(matrix: Any, where: str) -> None:
             f"{where} is a corrupt CSR matrix: column {indices[bad[0]]} of item {bad[0]} must be "
             f"from 0 to {matrix.shape[1] - 1}"
         )
+    used = int(indptr[-1])
+    copied = _csr(data[:used], indices[:used], indptr, matrix.shape[1])
+    copied.sum_duplicates()
+    return copied
 
 
 def read_one_hot(
@@ -217,7 +221,8 @@ def read_one_hot(
             step = int(bad[0])
             raise ValueError(
                 f"one-hot index {part[step]} at {_place(flat, k, step)} is out of range: expected "
-                f"0 to {classes - 1} for {classes} classes, or Value.ONE_HOT_SKIP for a zero sample"
+                f"{f'0 to {classes - 1}' if classes else 'none'} for {classes} classes, or "
+                f"Value.ONE_HOT_SKIP for a zero sample"
             )
         if lead and len(part) % lead:
             raise ValueError(
@@ -302,4 +307,6 @@ def _indices(part: Any, flat: bool, k: int) -> np.ndarray:
         raise ValueError(
             f"one-hot indices at {_place(flat, k, 0)} have dtype {array.dtype}, expected integers"
         )
-    return cast_exactly(array, np.dtype(np.int64), f"one-hot indices, {_place(flat, k, 0)}")
+    # A copy, so that another thread cannot change what is checked from here on.
+    fresh = np.array(array)
+    return cast_exactly(fresh, np.dtype(np.int64), f"one-hot indices, {_place(flat, k, 0)}")

@@ -95,7 +95,7 @@ class _Team:
     def __init__(self) -> None:
         self.jobs: SimpleQueue[_Job] = SimpleQueue()
         self.size = 0
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a signal handler may come back here
 
     def call(self, job: _Job, helpers: int) -> None:
         """Ask helpers to take part in a job; start those that are not there yet."""
@@ -179,8 +179,12 @@ def run_ranges(
     finally:
         job.wait()
     job.forget()
-    if job.errors:
-        raise job.errors[0]
+    errors, job.errors = job.errors, []
+    if errors:
+        try:
+            raise errors[0]
+        finally:
+            errors.clear()  # they hold this frame, and through it the batch
 
 
 def split(count: int, total_bytes: int, offsets: NDArray[np.int64] | None = None) -> list[int]:

@@ -17,12 +17,14 @@ from udfkit.layout import read_layout
 from udfkit.ragged import Ragged
 from udfkit.value import Value
 
-__all__ = ["Padded", "Side", "Unpadded", "unpad"]
+__all__ = ["Padded", "Side", "Unpadded", "native_array", "unpad"]
 
 Side = Literal["left", "right"]
 
 cpu_padding = lazy("cpu_padding", globals())
 pyobjects = lazy("pyobjects", globals())
+
+_INT64 = np.dtype(np.int64)
 
 
 class Padded:
@@ -160,6 +162,7 @@ def unpad(
     """
     if layout not in ("list", "ragged"):
         raise ValueError(f"layout is {layout!r}, expected 'list' or 'ragged'")
+    starts = None
     if isinstance(data, (Padded, Value)):
         if mask is not None or lengths is not None or side is not None:
             raise ValueError(
@@ -168,21 +171,16 @@ def unpad(
             )
         if isinstance(data, Value):
             return _unpad_value(data, layout)
-        return _unpad_rows(
-            data.data, data.lengths.astype(np.int64), data.side, data._starts, layout
-        )
-    array = host_array(data, "data")
-    array = np.asarray(data) if array is None else array
-    check_real(array.dtype, "data")
+        data, lengths, side, starts = data.data, data.lengths, data.side, data._starts
+    array = native_array(data)
     if array.ndim < 2:
         raise ValueError(f"data has shape {shape_text(array.shape)}, expected (rows, T, *s)")
-    if side is not None and side not in ("left", "right"):
+    if side not in (None, "left", "right"):
         raise ValueError(f"side is {side!r}, expected 'left' or 'right'")
     if mask is None and lengths is None:
         raise ValueError("nothing says which cells are valid: pass mask= or lengths=")
     if mask is None:
-        found = read_layout(array, None, lengths, None)
-        return _unpad_rows(array, found.lengths, side or "right", None, layout)
+        return _unpad_rows(array, lengths, side or "right", starts, layout)
     codes = np.asarray(mask)
     if codes.shape != array.shape[:2]:
         raise ValueError(
@@ -200,12 +198,18 @@ def unpad(
     flags = None if starts.all() else starts
     if found_side is not None:
         return _unpad_rows(array, found_lengths, found_side, flags, layout)
-    block = moves.cells_to_ragged(_native(array), codes, int(found_lengths.sum()))
+    block = moves.cells_to_ragged(array, codes, int(found_lengths.sum()))
     return _hand_over(block, found_lengths, (array.shape[1], "right"), flags, layout)
 
 
-def _native(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+def native_array(data: Any) -> np.ndarray:
+    """Return any array of numbers as a C-contiguous NumPy array of native byte order."""
+    array = data if type(data) is np.ndarray else host_array(data, "data")
+    array = np.asarray(data) if array is None else array
+    check_real(array.dtype, "data")
+    if array.flags.c_contiguous and array.dtype.isnative:
+        return array
+    return np.array(array, array.dtype.newbyteorder("="), order="C")
 
 
 def _codes(mask: np.ndarray) -> np.ndarray:
@@ -250,25 +254,38 @@ def _unpad_value(value: Value, layout: str) -> Any:
     if layout == "ragged":
         return ragged
     steps = value.shape[1] if value.mask.ndim == 2 else 1
+    block = moves.copy_samples(ragged.values)
     starts = ragged.starts if ragged.has_starts else None
-    return Unpadded(value.as_sequences(), steps, "right", starts, ragged.values[:0].copy())
+    return _hand_over(block, ragged.lengths, (steps, "right"), starts, layout)
 
 
 def _unpad_rows(
-    data: np.ndarray, lengths: np.ndarray, side: Side, starts: np.ndarray | None, layout: str
+    data: np.ndarray, lengths: Any, side: Side, starts: np.ndarray | None, layout: str
 ) -> Any:
-    data = _native(data)
     rows, steps = data.shape[:2]
     size = data.itemsize * prod(data.shape[2:])
-    offsets = moves.offsets_of(lengths)
-    total = int(offsets[-1])
-    block = memory.empty((total, *data.shape[2:]), data.dtype)
     address = pyobjects.address
+    if not (
+        type(lengths) is np.ndarray
+        and lengths.dtype is _INT64
+        and lengths.shape == (rows,)
+        and lengths.flags.c_contiguous
+    ):
+        lengths = read_layout(data, None, lengths, None).lengths
+    offsets = np.empty(rows + 1, np.int64)
+    if cpu_padding.offsets_in_rows(rows, address(lengths), steps, address(offsets)) >= 0:
+        read_layout(data, None, lengths, None)
+        raise ValueError("lengths were changed while they were read: pass a copy")
+    total = int(offsets[-1])
+    shape = (total, *data.shape[2:])
+    nbytes = total * size
+    small = nbytes < memory.SMALLEST_POOLED
+    block = np.empty(shape, data.dtype) if small else memory.empty(shape, data.dtype)
     args = (address(data), address(offsets), size, steps, side == "left", address(block))
-    if total * size < threads.SERIAL_BYTES:
+    if nbytes < threads.SERIAL_BYTES:
         cpu_padding.unpad_rows(0, rows, *args)
     else:
-        bounds = threads.split(rows, total * size, offsets)
+        bounds = threads.split(rows, nbytes, offsets)
         threads.run_ranges(cpu_padding.unpad_rows, bounds, args, keep=(data, offsets, block))
     return _hand_over(block, lengths, (steps, side), starts, layout, offsets)
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from udfkit import device as devices
 from udfkit import moves
-from udfkit.casting import check_real
+from udfkit.casting import check_dtype, check_real
 from udfkit.device import DeviceDescriptor
 from udfkit.errors import DeviceError, shape_text
-from udfkit.items import host_array
+from udfkit.items import host_array, plain_array
 from udfkit.layout import Layout, read_layout
+from udfkit.memory import check_size
 from udfkit.ragged import Ragged
 from udfkit.sparse import ONE_HOT_SKIP, CsrSamples, OneHotSamples, read_one_hot
-from udfkit.variable import Variable, check_dtype
+from udfkit.variable import Variable
 
 __all__ = ["Value"]
 
@@ -77,9 +79,11 @@ class Value:
         device: DeviceDescriptor | None = None,
     ):
         array = host_array(data, "data of a Value")
-        array = np.asarray(data) if array is None else array
+        array = plain_array(data, "data of a Value") if array is None else array
         check_real(array.dtype, "data of a Value")
         layout = read_layout(array, mask, lengths, starts)
+        sample_bytes = array.itemsize * prod(array.shape[layout.axes :])
+        check_size(layout.rows, layout.steps, sample_bytes, layout.lengths)
         padded = np.array(array, dtype=array.dtype.newbyteorder("="), order="C", subok=False)
         if layout.total != layout.rows * layout.steps:
             padded[layout.mask == 0] = 0
@@ -121,6 +125,14 @@ class Value:
             made._sample_shape = sparse.sample_shape
             made._dtype = sparse.dtype
         return made
+
+    def _bound_to(self, variable: Variable) -> Value:
+        """Return this batch, which fits ``variable``, with the axes of ``variable``."""
+        if self._layout.kind == variable.kind:
+            return self
+        rows = self.shape[0] if variable.kind == "batch" else 1
+        layout = Layout.of_batch(rows) if variable.kind == "batch" else Layout.without_axes()
+        return Value._make(layout, self._device, padded=self.data)
 
     def _with_layout(self, layout: Layout) -> Value:
         """Return a Value of the same samples in the same cells with other starts."""
@@ -187,10 +199,12 @@ class Value:
     def _pad(self) -> np.ndarray:
         layout = self._layout
         if self._sparse is not None:
-            return self._sparse.dense(np.flatnonzero(layout.mask), (layout.rows, layout.steps))
+            return self._sparse.dense(layout.positions, (layout.rows, layout.steps))
         flat = self._flat_values()
         if layout.contiguous:
             return moves.ragged_to_padded(flat, layout.offsets, layout.steps)
+        if layout.pieces is not None:
+            flat = moves.in_row_order(flat, *layout.pieces)
         return moves.ragged_to_cells(flat, layout.mask)
 
     def _flat_values(self) -> np.ndarray:
@@ -210,6 +224,8 @@ class Value:
             return moves.copy_samples(self.data).reshape(layout.total, *self._sample_shape)
         if layout.contiguous:
             return moves.padded_to_ragged(self.data, layout.offsets)
+        if layout.pieces is not None:
+            return moves.pieces_to_ragged(self.data, *layout.pieces)
         return moves.cells_to_ragged(self.data, layout.mask, layout.total)
 
     @property
@@ -293,6 +309,9 @@ class Value:
         np.copyto(out, self.data)
         return out
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.data, dtype=dtype, copy=copy)
+
     def ragged(self) -> Ragged:
         """Return the sequences as a read-only Ragged, with the starts when any is continued."""
         self._needs_axes("ragged form")
@@ -373,7 +392,16 @@ class Value:
     def __reduce__(self) -> tuple[Any, ...]:
         layout = self._layout
         mask = None if layout.contiguous else layout.mask
-        state = (layout.kind, layout.lengths, layout._starts, layout.rows, layout.steps, mask)
+        state = (
+            layout.kind,
+            layout.lengths,
+            layout._starts,
+            layout.rows,
+            layout.steps,
+            mask,
+            layout.from_rectangle,
+            layout.pieces,
+        )
         if self._sparse is not None:
             storage: dict[str, Any] = {"sparse": self._sparse}
         elif self._padded is not None:

@@ -6,10 +6,12 @@ import itertools
 import uuid
 import weakref
 from collections.abc import Iterable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from udfkit.casting import cast_exactly, check_dtype, is_bfloat16, is_floating
 from udfkit.errors import shape_text
 
 __all__ = [
@@ -25,7 +27,6 @@ __all__ = [
 FreeDimension = -3
 """A size in a sample shape that is one value for a whole batch, known from the data."""
 
-_KINDS = "biuf"
 _BY_UID: weakref.WeakValueDictionary[str, Variable] = weakref.WeakValueDictionary()
 _counter = itertools.count()
 
@@ -79,26 +80,9 @@ _BATCH_AXIS = Axis("#")
 _SEQUENCE_AXIS = Axis("*")
 
 
-def check_dtype(dtype: Any) -> np.dtype:
-    """Return ``dtype`` as a native NumPy dtype, or raise TypeError if samples cannot have it."""
-    try:
-        checked = np.dtype(dtype).newbyteorder("=")
-    except TypeError:
-        raise TypeError(f"dtype {dtype!r} is not a NumPy dtype") from None
-    if (checked.kind in _KINDS and checked.itemsize <= 8) or is_bfloat16(checked):
-        return checked
-    raise TypeError(
-        f"dtype {checked} is not supported: use bool, int8 to int64, uint8 to uint64, float16, "
-        f"float32, float64, or bfloat16 from a library that supplies it"
-    )
-
-
-def is_bfloat16(dtype: np.dtype) -> bool:
-    """Whether ``dtype`` is the two-byte brain float that other libraries register with NumPy."""
-    return dtype.itemsize == 2 and dtype.name == "bfloat16"
-
-
 def _check_shape(shape: int | Iterable[int]) -> tuple[int, ...]:
+    if not isinstance(shape, (int, np.integer)) and not isinstance(shape, Iterable):
+        raise TypeError(f"shape is {shape!r}, expected an integer or a sequence of integers")
     sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
     for axis, size in enumerate(sizes):
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)):
@@ -108,7 +92,10 @@ def _check_shape(shape: int | Iterable[int]) -> tuple[int, ...]:
                 f"shape {sizes!r}: size {size} of axis {axis} is negative; use a size of 0 or "
                 f"more, or udfkit.FreeDimension for one that is known from the data"
             )
-    return tuple(int(n) for n in sizes)
+    checked = tuple(int(n) for n in sizes)
+    if prod(n for n in checked if n > 0) * 8 >= 2**63:
+        raise ValueError(f"shape {checked!r} is too large: a sample must fit in memory")
+    return checked
 
 
 def _check_axes(axes: Axis | Sequence[Axis]) -> tuple[Axis, ...]:
@@ -182,7 +169,7 @@ class Variable:
         self.kind = ("none", "batch", "sequence")[len(self.dynamic_axes)]
         self.needs_gradient = bool(needs_gradient)
         self.is_sparse = bool(is_sparse)
-        if self.needs_gradient and not (self.dtype.kind == "f" or is_bfloat16(self.dtype)):
+        if self.needs_gradient and not self.is_floating:
             raise ValueError(
                 f"variable {name!r} of dtype {self.dtype} cannot need a gradient: only floating "
                 f"variables can; use a floating dtype or needs_gradient=False"
@@ -199,7 +186,7 @@ class Variable:
     @property
     def is_floating(self) -> bool:
         """Whether values of this variable can need a gradient."""
-        return self.dtype.kind == "f" or is_bfloat16(self.dtype)
+        return is_floating(self.dtype)
 
     def accepts_sample(self, shape: Sequence[int]) -> bool:
         """Whether a sample of this shape fits (a FreeDimension fits every size)."""
@@ -242,24 +229,39 @@ class OutputVariable(Variable):
     _label = "Output"
 
 
+def _real_array(value: Any, where: str) -> np.ndarray:
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise ValueError(f"{where} is a nested list whose parts differ in shape") from None
+    if array.dtype.kind not in "biuf" and not is_bfloat16(array.dtype):
+        raise TypeError(f"{where} is {value!r}, expected real numbers")
+    return array
+
+
 class _Valued(Variable):
     """A variable without axes that carries its value."""
 
     def __init__(
         self, value: Any, shape: Any, dtype: Any, needs_gradient: bool, name: str, uid: str | None
     ):
-        given = np.asarray(value)
+        where = f"the value of {self._label} {name!r}"
+        given = _real_array(value, where)
         if dtype is None:
             dtype = given.dtype if isinstance(value, (np.ndarray, np.generic)) else np.float32
         dtype = check_dtype(dtype)
-        sizes = given.shape if shape is None else _check_shape(shape)
-        try:
-            self._value = np.array(np.broadcast_to(given, sizes), dtype=dtype, order="C")
-        except ValueError:
+        if needs_gradient and not is_floating(dtype):
             raise ValueError(
-                f"{self._label} {name!r}: a value of shape {shape_text(given.shape)} does not fit "
-                f"the shape {shape_text(sizes)}"
-            ) from None
+                f"{self._label} {name!r} of dtype {dtype} cannot be trained: use a floating dtype, "
+                f"or a Constant"
+            )
+        sizes = given.shape if shape is None else _check_shape(shape)
+        if given.ndim and given.shape != sizes:
+            raise ValueError(
+                f"{where} has shape {shape_text(given.shape)}, expected {shape_text(sizes)}, or a "
+                f"scalar that fills it"
+            )
+        self._value = np.array(np.broadcast_to(cast_exactly(given, dtype, where), sizes), order="C")
         super().__init__(sizes, dtype, (), needs_gradient, False, name, _uid=uid)
 
     @classmethod
@@ -312,13 +314,14 @@ class Parameter(_Valued):
 
     @value.setter
     def value(self, new: Any) -> None:
-        given = np.asarray(new)
+        where = f"the value of Parameter {self.name!r}"
+        given = _real_array(new, where)
         if given.shape != self._value.shape:
             raise ValueError(
-                f"Parameter {self.name!r} has shape {shape_text(self._value.shape)}; a value of "
-                f"shape {shape_text(given.shape)} does not fit"
+                f"{where} has shape {shape_text(given.shape)}, expected "
+                f"{shape_text(self._value.shape)}"
             )
-        self._value = np.array(given, dtype=self.dtype, order="C")
+        self._value = np.array(cast_exactly(given, self.dtype, where), order="C")
 
 
 class Constant(_Valued):
@@ -382,5 +385,5 @@ def output_variable(
     >>> udfkit.output_variable(x.shape, x.dtype, x.dynamic_axes, name="y")
     Output('y', [#, *], [4])
     """
-    floating = check_dtype(dtype).kind == "f" or is_bfloat16(np.dtype(dtype))
-    return OutputVariable(shape, dtype, dynamic_axes, needs_gradient and floating, False, name)
+    can = needs_gradient and is_floating(check_dtype(dtype))
+    return OutputVariable(shape, dtype, dynamic_axes, can, False, name)

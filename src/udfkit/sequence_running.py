@@ -1,0 +1,246 @@
+"""One forward or backward of a sequence function: Values in, compiled loops, Values out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from udfkit.kernels import sequences
+from udfkit.kernels.sequences import MOST_CHUNKS
+from udfkit.layout import Layout
+from udfkit.sequence_declarations import Declared
+from udfkit.sequence_program import Definition, Program
+from udfkit.value import Value
+
+__all__ = ["State", "run_backward", "run_forward"]
+
+CHUNK_BYTES = 64 << 20
+"""Room for the sums of one shared gradient, a row a chunk, where that takes several rows."""
+
+
+class State:
+    """What a forward keeps for its backward."""
+
+    __slots__ = (
+        "arrays",
+        "chunks",
+        "count",
+        "fixed",
+        "layouts",
+        "options",
+        "program",
+        "values",
+        "weight",
+    )
+
+    program: Program
+    values: tuple[Value, ...]
+    arrays: dict[str, np.ndarray]
+    layouts: dict[str, Layout]
+    options: dict[str, Any]
+    fixed: tuple[Any, ...]
+    chunks: int
+    count: int
+    weight: int
+
+
+def run_forward(
+    function: Any, definition: Definition, program: Program, values: tuple[Value, ...]
+) -> tuple[State, list[Value]]:
+    """Run the forward body over all sequences."""
+    state = State()
+    state.program, state.values, state.options = program, values, function._options
+    state.arrays = {
+        name: _flat(declared, value)
+        for (name, declared), value in zip(definition.takes.items(), values, strict=False)
+    }
+    shapes = tuple(value._sample_shape for value in values)
+    bound = function._bound.get((program, shapes))
+    if bound is None:
+        sizes = function._bind_sizes(definition, shapes, list(definition.takes))
+        vector = np.array([sizes[name] for name in program.sizes], np.int64)
+        samples = {
+            name: function._sample_shape(declared, sizes, shapes)
+            for name, declared in definition.gives.items()
+        }
+        bound = function._bound[program, shapes] = sizes, vector, samples
+    sizes, vector, samples = bound
+    state.layouts = _input_layouts(definition, values)
+    state.count = next(
+        value._layout.count
+        for declared, value in zip(definition.takes.values(), values, strict=False)
+        if declared.kind != "shared"
+    )
+    for name, declared in list(definition.takes.items())[len(values) :]:
+        total = state.layouts[str(declared.shape[0].symbol)].total
+        state.arrays[name] = np.full(total, declared.default, declared.dtype)
+    if definition.has_indices:
+        _check_indices(definition, state, sizes)
+    for name, length in definition.output_lengths.items():
+        if length not in state.layouts:
+            state.layouts[length] = _own_layout(definition, state, sizes, name)
+    _plan(definition, state, vector)
+    results = []
+    for name, declared in definition.gives.items():
+        step = declared.kind == "step"
+        layout = state.layouts[definition.output_lengths[name]] if step else None
+        lead = state.count if layout is None else layout.total
+        made = np.empty((lead, *samples[name]), program.dtypes[name])
+        state.arrays[name] = _seen(declared, made)
+        where = values[0]._device
+        if layout is None:
+            results.append(Value._make(Layout.of_batch(lead), where, padded=made))
+        else:
+            results.append(Value._make(layout, where, flat=made))
+    if state.count:
+        args = _arguments(state, "forward", state.arrays)
+        program.run("forward", state.chunks, state.weight, state.fixed + args)
+    return state, results
+
+
+def run_backward(
+    definition: Definition, state: State, roots: Sequence[Value]
+) -> dict[str, Value | None]:
+    """Run the backward body over all sequences; return the gradient of each input that has one."""
+    arrays = dict(state.arrays)
+    for (name, declared), value in zip(definition.gives.items(), roots, strict=True):
+        arrays[f"grad_{name}"] = _flat(declared, value)
+    sums = {}
+    for name, declared in definition.takes.items():
+        if not definition.has_gradient(name):
+            continue
+        like = state.arrays[name]
+        if declared.kind == "shared":
+            sums[name] = np.zeros((max(state.chunks, 1), like.size))
+            arrays[f"grad_{name}"] = sums[name].reshape(-1, *like.shape)
+        else:
+            arrays[f"grad_{name}"] = np.empty(like.shape, like.dtype)
+    if state.count:
+        args = _arguments(state, "backward", arrays)
+        state.program.run("backward", state.chunks, state.weight, state.fixed + args)
+    found: dict[str, Value | None] = {}
+    for (name, declared), value in zip(definition.takes.items(), state.values, strict=False):
+        found[name] = None
+        if not definition.has_gradient(name):
+            continue
+        layout, where = value._layout, value._device
+        gradient = arrays[f"grad_{name}"]
+        if declared.is_flat and declared.kind != "shared":
+            gradient = gradient.reshape(len(gradient), *value._sample_shape)
+        if declared.kind == "step":
+            found[name] = Value._make(layout, where, flat=gradient)
+            continue
+        if declared.kind == "shared":
+            if state.chunks > 1:
+                sequences.sum_chunks(sums[name], state.chunks)
+            gradient = sums[name][0].reshape(value._sample_shape).astype(value.dtype)
+        found[name] = Value._make(layout, where, padded=gradient)
+    return found
+
+
+def _flat(declared: Declared, value: Value) -> np.ndarray:
+    """Return all samples, as compiled code takes them."""
+    array = value._flat_values() if declared.kind == "step" else value.data
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array)
+    return _seen(declared, array)
+
+
+def _seen(declared: Declared, array: np.ndarray) -> np.ndarray:
+    """Give an array of all samples the rank that a body expects; a lone number has shape (1,)."""
+    if declared.is_flat:
+        lead = 0 if declared.kind == "shared" else 1
+        sample = array.shape[lead:]
+        return array.reshape(*array.shape[:lead], math.prod(sample))
+    return array.reshape(1) if array.ndim == 0 else array
+
+
+def _input_layouts(definition: Definition, values: Sequence[Value]) -> dict[str, Layout]:
+    """Return the layout of every length of inputs; those of one name must agree."""
+    layouts: dict[str, Layout] = {}
+    first: dict[str, str] = {}
+    for (name, declared), value in zip(definition.takes.items(), values, strict=False):
+        if declared.kind != "step":
+            continue
+        length, layout = str(declared.shape[0].symbol), value._layout
+        other = layouts.setdefault(length, layout)
+        first.setdefault(length, name)
+        if other is not layout and not other.same_lengths(layout):
+            k = int(np.flatnonzero(other.lengths != layout.lengths)[0])
+            raise ValueError(
+                f"{definition.name}: sequence {k} of {name!r} has length {layout.lengths[k]}, "
+                f"expected {other.lengths[k]}, the length of {first[length]!r}"
+            )
+    return layouts
+
+
+def _check_indices(definition: Definition, state: State, sizes: dict[str, int]) -> None:
+    for (name, declared), value in zip(definition.takes.items(), state.values, strict=False):
+        if declared.index_of is None:
+            continue
+        below = int(declared.index_of.value(sizes))
+        indices = state.arrays[name].reshape(-1)
+        at = int(sequences.first_outside(indices, below))
+        if at < 0:
+            continue
+        step = at // (len(indices) // len(state.arrays[name]))
+        offsets = value._layout.offsets
+        k = int(np.searchsorted(offsets, step, "right")) - 1
+        raise ValueError(
+            f"{definition.name}: {indices[at]} in {name!r}, sequence {k}, step "
+            f"{step - int(offsets[k])}, is out of range: expected 0 to {below - 1}"
+        )
+
+
+def _own_layout(definition: Definition, state: State, sizes: dict[str, int], output: str) -> Layout:
+    size = definition.gives[output].shape[0]
+    lengths: np.ndarray = np.zeros(state.count, np.int64)
+    if size.symbol in state.program.counts:
+        count, slots = state.program.counts[size.symbol]
+        known = [state.layouts[n].offsets for n in definition.length_names]
+        values = {**state.arrays, **state.options}
+        count(0, state.count, *known, *(values[slot.name] for slot in slots), lengths)
+    else:
+        named: dict[str, Any] = {n: state.layouts[n].lengths for n in definition.length_names}
+        lengths[...] = size.value({**sizes, **named})
+    bad = np.flatnonzero(lengths < 0)
+    if len(bad):
+        raise ValueError(
+            f"{definition.name}: the length of {output!r} is {lengths[bad[0]]} for sequence "
+            f"{bad[0]}, expected 0 or more"
+        )
+    return Layout.of_lengths(lengths)
+
+
+def _plan(definition: Definition, state: State, sizes: np.ndarray) -> None:
+    """Divide the sequences into chunks and give each room for its saved scratch."""
+    program, count = state.program, state.count
+    offsets = [state.layouts[name].offsets for name in program.lengths]
+    groups = len(program.saved_dtypes)
+    positions = np.empty((groups + 1, count + 1), np.int64)
+    needs = np.empty(program.work_count, np.int64)
+    chunks = np.empty(_most_chunks(definition, state) + 1, np.int64)
+    state.chunks = program.plan(count, *offsets, sizes, positions, needs, chunks)
+    state.weight = int(positions[groups, count])
+    fixed: list[Any] = [chunks, *offsets, sizes]
+    for row, dtype in zip(positions, program.saved_dtypes, strict=False):
+        fixed += [np.empty(int(row[count]), dtype), row]
+    state.fixed = (*fixed, *needs.tolist())
+
+
+def _most_chunks(definition: Definition, state: State) -> int:
+    if not definition.has_shared:
+        return MOST_CHUNKS
+    largest = max(state.arrays[n].size for n, d in definition.takes.items() if d.kind == "shared")
+    return min(MOST_CHUNKS, max(1, CHUNK_BYTES // (8 * largest + 1)))
+
+
+def _arguments(state: State, phase: str, arrays: dict[str, np.ndarray]) -> tuple[Any, ...]:
+    options = state.options
+    return tuple(
+        options[slot.name] if slot.role == "option" else arrays[slot.name]
+        for slot in state.program.arguments(phase)
+    )
