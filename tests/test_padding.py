@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 import reference
 import strategies as own
+import udfkit
+from checks import raises
 from udfkit import Ragged, Value
 from udfkit.padding import Padded, pad, unpad
 from udfkit.unpadding import Unpadded
@@ -219,6 +221,57 @@ def test_one_object_array_and_one_rectangle():
     assert pad(rectangle.astype(">f8")).data.dtype.isnative
 
 
+def test_batches_without_a_sequence_axis_and_flat_arrays():
+    value = udfkit.sanitize_batch(udfkit.input_variable(2), np.ones((3, 2), np.float32))
+    padded = pad(value, steps=2)
+    assert padded.lengths.tolist() == [1, 1, 1]
+    assert pad(unpad(value)).steps == 1
+    assert pad(np.arange(3)).data.tolist() == [[0], [1], [2]]
+    assert pad(np.zeros((2, 3), np.float32), dtype=np.float64).data.dtype == np.float64
+
+
+def test_one_hot_values_are_made_dense():
+    value = Value.one_hot([[1, 0], [2]], 3)
+    assert pad(value).data[0].tolist() == [[0, 1, 0], [1, 0, 0]]
+    assert [x.shape for x in unpad(value)] == [(2, 3), (1, 3)]
+
+
+def test_several_sequences_a_row_become_one_a_row():
+    value = Value(np.arange(8.0).reshape(2, 4), np.array([[2, 1, 2, 0], [0, 2, 1, 1]]))
+    padded = pad(value)
+    assert padded.data.tolist() == [[0, 1, 0], [2, 0, 0], [5, 6, 7]]
+    assert unpad(value).steps == 4
+
+
+def test_ragged_views_and_casts():
+    ragged = Ragged(np.arange(12.0).reshape(6, 2)[:, ::-1], [0, 4, 6])
+    plain = Ragged(np.ascontiguousarray(ragged.values), [0, 4, 6])
+    reference.assert_same(pad(ragged).data, pad(plain).data)
+    assert pad(ragged, dtype=np.int8).data.tolist() == pad(ragged).data.tolist()
+    reference.assert_same(pad(plain[1:]).data[0], plain[1])
+
+    class Named(Ragged):
+        pass
+
+    reference.assert_same(pad(Named(plain.values, [0, 4, 6])).data, pad(plain).data)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_what_a_model_made_takes_the_place_of_the_data(side):
+    sequences = [np.arange(n * 2, dtype=np.float32).reshape(n, 2) + 1 for n in (3, 1)]
+    padded = pad(sequences, side=side)
+    padded.data = np.stack([padded.data * 2, padded.data], axis=3).astype(np.float64)[:, :, ::-1]
+    for got, sequence in zip(unpad(padded), sequences, strict=True):
+        expected = np.stack([sequence * 2, sequence], axis=2).astype(np.float64)[:, ::-1]
+        reference.assert_same(got, np.ascontiguousarray(expected))
+    reference.assert_same(pad(padded).data, np.ascontiguousarray(padded.data))
+    padded.data = padded.data[:, :2]
+    with raises(ValueError, "3", "2"):
+        unpad(padded)
+    with raises(ValueError, "3", "(2, 2, 2, 2)"):
+        pad(padded)
+
+
 def test_one_odd_item_among_plain_ones():
     sequences = arrays(*range(50))
     odd = list(sequences)
@@ -237,6 +290,11 @@ def test_empty_batches():
     assert pad(arrays(0, 0), steps=2).mask.tolist() == [[0, 0], [0, 0]]
     assert pad(arrays(2, 1, shape=(0,))).data.shape == (2, 2, 0)
     assert pad(np.empty((0, 4, 2))).data.shape == (0, 4, 2)
+    assert pad(np.empty((0, 4, 2)), dtype="i4").data.dtype == np.int32
+    assert pad(np.empty(0)).data.shape == (0, 1)
+    again = pad(pad([], dtype="i2", sample_shape=3, steps=4))
+    assert again.data.shape == (0, 4, 3)
+    assert again.data.dtype == np.int16
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -312,6 +370,20 @@ def test_large_batches_in_several_threads(monkeypatch):
             reference.assert_same(padded.data, data)
             reference.assert_same(padded.mask, mask)
             reference.assert_same_list(list(unpad(padded)), sequences)
+
+
+@pytest.mark.parametrize("threads", ["1", "3"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_large_outputs_with_little_valid(monkeypatch, threads, side):
+    monkeypatch.setenv("UDFKIT_NUM_THREADS", threads)
+    sequences = [np.full((n, 256), n, np.float32) for n in (3, 1, 0, 9000, 2)]
+    out = np.full((5, 9000, 256), 7, np.float32)
+    padded = pad(sequences, side=side, out=out)
+    for row, sequence in zip(out, sequences, strict=True):
+        begin = 9000 - len(sequence) if side == "left" else 0
+        assert (row[begin : begin + len(sequence)] == len(sequence)).all()
+        assert np.count_nonzero(row) == len(sequence) * 256
+    reference.assert_same_list(list(unpad(padded)), sequences)
 
 
 def test_zeroed_pages_and_used_memory_give_the_same():

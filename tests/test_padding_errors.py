@@ -1,4 +1,4 @@
-"""What `udfkit.pad` and `udfkit.unpad` refuse, what the error names, and that nothing is written."""
+"""What `udfkit.pad` and `udfkit.unpad` refuse, what the error names; nothing is written."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from udfkit import moves
 from udfkit.casting import cast_exactly, check_real, warn_cast
 from udfkit.device import DeviceDescriptor
 from udfkit.errors import WHAT_A_BATCH_CAN_BE, shape_text
-from udfkit.items import host_array, is_scipy_sparse, refuse_non_batch
+from udfkit.items import host_array, is_scipy_sparse, plain_array, refuse_non_batch
 from udfkit.layout import Layout, check_starts, no_starts
 from udfkit.memory import check_size
 from udfkit.ragged import Ragged
@@ -106,6 +106,8 @@ def make_value(
         return _from_ragged(var, batch, seq_starts, device, copy, warn_for)
     if is_scipy_sparse(batch):
         return _from_one_csr(var, batch, seq_starts, device, warn_for)
+    if var.kind == "none" and var.shape == () and isinstance(batch, (bool, int, float)):
+        batch = plain_array(batch, f"the batch for variable {var.name!r}")
     refuse_non_batch(batch, f"the batch for variable {var.name!r}")
     array = host_array(batch, f"the batch for variable {var.name!r}")
     if array is not None:
@@ -222,10 +224,12 @@ def _from_array(
     axes = len(var.dynamic_axes)
     if array.ndim != axes + len(var.shape) or not var.accepts_sample(array.shape[axes:]):
         leading: tuple[str, ...] = ("B", "T")[:axes]
+        one = var.kind == "sequence" and var.accepts_sample(array.shape[1:])
         raise ValueError(
             f"{where} has shape {shape_text(array.shape)}, which does not fit its sample shape "
             f"{shape_text(var.shape)}: expected "
             f"{shape_text((*leading, *var.shape))}"
+            + ("; for one sequence pass a list with this array" if one else "")
         )
     rows, steps = (*array.shape[:axes], 1, 1)[:2]
     check_size(rows, steps, var.dtype.itemsize * prod(array.shape[axes:]), None)
@@ -256,7 +260,7 @@ def _from_list(
     if var.kind == "none":
         raise ValueError(
             f"variable {var.name!r} has no batch axis, but the batch is a {type(batch).__name__}: "
-            f"pass one array of shape {shape_text(var.shape)}"
+            f"pass one array of shape {shape_text(var.shape)}, such as np.asarray(batch)"
         )
     items = tuple(batch)
     starts = None

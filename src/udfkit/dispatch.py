@@ -11,7 +11,14 @@ from udfkit.batching import make_value, sanitize_batch
 from udfkit.contract import Call, contract_of
 from udfkit.device import DeviceDescriptor, resolve
 from udfkit.layout import Layout
-from udfkit.results import CallRecord, Returned, gradient_value, output_value, zeros_like
+from udfkit.results import (
+    CallRecord,
+    Returned,
+    check_same_lengths,
+    gradient_value,
+    output_value,
+    zeros_like,
+)
 from udfkit.state import BackPropState, UserBackPropState
 from udfkit.value import Value
 from udfkit.variable import Constant, Parameter, Variable
@@ -28,7 +35,8 @@ def call_user(function: UserFunction, phase: str, method: Callable[..., Any], *a
         return method(*args)
     except BaseException as error:
         kind = type(function).__qualname__
-        error.add_note(f"in {phase} of user function {function.name!r} ({kind})")
+        called = f"{len(args)} arguments, contract {function.contract!r}"
+        error.add_note(f"in {phase} of user function {function.name!r} ({kind}; {called})")
         raise
 
 
@@ -61,6 +69,9 @@ def run_forward(
         origin = f"forward of user function {function.name!r}, output {variable.name!r}"
         _must_be_value(function, origin, results[variable])
         made[variable] = output_value(Returned(origin, variable), results[variable], values, where)
+        for other, value in zip(function.inputs, values, strict=True):
+            if variable.named_axis is not None and other.named_axis == variable.named_axis:
+                check_same_lengths(origin, made[variable], f"input {other.name!r}", value)
     record = CallRecord(
         {v: (a._layout, a._sample_shape) for v, a in zip(function.inputs, values, strict=True)},
         {v: (a._layout, a._sample_shape) for v, a in made.items()},
@@ -84,14 +95,19 @@ def run_backward(
         )
     if isinstance(state, UserBackPropState) and state.function is not function:
         raise ValueError(f"the state comes from another function than {function.name!r}")
+    if variables is None:
+        variables = [v for v in function.inputs if v.needs_gradient]
+    if not isinstance(root_gradients, Mapping):
+        raise TypeError(
+            f"root_gradients are {describe(root_gradients)}, expected a dict of Values by output"
+        )
     requested = list(variables)
     for variable in requested:
         _must_be_one_of(variable, function.inputs, "input", function)
     if not requested or not root_gradients:
+        lacking = "root gradients" if requested else "inputs to differentiate by"
         raise ValueError(
-            f"backward of user function {function.name!r} got "
-            f"{'root gradients' if requested else 'inputs to differentiate by'}: none; give at "
-            f"least one"
+            f"backward of user function {function.name!r} got none of the {lacking}: give at least one"
         )
     record: CallRecord | None = state._record
     roots = _root_values(function, root_gradients, record, state.device())
@@ -123,8 +139,8 @@ def _must_be_one_of(
 ) -> None:
     if variable not in known:
         raise ValueError(
-            f"{variable!r} is no {role} of {function.name!r}, whose {role}s are "
-            f"{[v.name for v in known]}"
+            f"{variable!r} is no {role} of {function.name!r}: use {role} Variables, which are "
+            f"{list(known)}"
         )
 
 
@@ -183,6 +199,11 @@ def _check_batch_sizes(variables: Sequence[Variable], values: list[Value]) -> No
                 f"inputs must agree on the batch size: {sizes[0][0].name!r} has {sizes[0][1]} "
                 f"sequences, {variable.name!r} has {size}"
             )
+    first: dict[str, tuple[Variable, Value]] = {}
+    for variable, value in zip(variables, values, strict=True):
+        if variable.named_axis is not None:
+            other, known = first.setdefault(variable.named_axis, (variable, value))
+            check_same_lengths(f"input {variable.name!r}", value, f"input {other.name!r}", known)
 
 
 def _call_forward(
@@ -285,8 +306,8 @@ def _check_keys(
     for key in results:
         if key not in known:
             raise TypeError(
-                f"{where} set the key {key!r}, which is no {role} of it: set only "
-                f"{[variable.name for variable in wanted]}"
+                f"{where} set the key {key!r} of type {type(key).__name__}, which is no {role} "
+                f"Variable of it: set self.{role}s[i], here {list(wanted)}"
             )
 
 

@@ -119,7 +119,13 @@ class UserFunction:
     @property
     def inputs(self) -> tuple[Variable, ...]:
         """The input variables, in order."""
-        return self._inputs
+        try:
+            return self._inputs
+        except AttributeError:
+            raise RuntimeError(
+                f"{type(self).__name__} has no inputs yet: its __init__ must call "
+                f"super().__init__([...]) first"
+            ) from None
 
     @property
     def outputs(self) -> tuple[Variable, ...]:
@@ -150,7 +156,14 @@ class UserFunction:
     @classmethod
     def deserialize(cls, inputs: list[Variable], name: str, state: dict[str, Any]) -> UserFunction:
         """Make a function of saved data; override when the constructor takes something else."""
-        return cls(inputs, name=name, **state)
+        try:
+            return cls(inputs, name=name, **state)
+        except TypeError as error:
+            error.add_note(
+                f"{cls.__qualname__}.deserialize called {cls.__qualname__}(inputs, name=name, "
+                f"**state): override deserialize when the constructor takes something else"
+            )
+            raise
 
     def clone(self, cloned_inputs: Sequence[Variable]) -> UserFunction:
         """Return a copy over other inputs; attributes are copied, those that are inputs replaced.
@@ -207,7 +220,7 @@ class UserFunction:
         self,
         state: BackPropState,
         root_gradients: Mapping[Variable, Value],
-        variables: dict[Variable, Any] | Iterable[Variable],
+        variables: dict[Variable, Any] | Iterable[Variable] | None = None,
     ) -> dict[Variable, Value]:
         """Run ``backward`` on Values; this is what an engine calls.
 
@@ -217,7 +230,8 @@ class UserFunction:
             From the `_forward` that this belongs to.
         root_gradients : dict of output Variable to Value
         variables : dict or iterable of input Variable
-            The inputs whose gradient is asked for; a dict is filled in place.
+            The inputs whose gradient is asked for, all that need one by default; a dict is filled
+            in place.
 
         Returns
         -------

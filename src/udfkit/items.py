@@ -182,6 +182,14 @@ def _exact_integers(item: Any, array: np.ndarray, where: str) -> np.ndarray:
 
 
 def as_sequence(array: np.ndarray, shape: tuple[int, ...], where: str) -> np.ndarray:
+    """Return ``array`` as a sequence (length, *shape); an array of shape ``shape`` is one step.
+
+    Raises
+    ------
+    ValueError
+        When it is neither.
+    """
+
     def fits(sizes: tuple[int, ...]) -> bool:
         return len(sizes) == len(shape) and all(
             want in (FreeDimension, got) for want, got in zip(shape, sizes, strict=True)

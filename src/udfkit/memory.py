@@ -7,6 +7,7 @@ about its size. The pool keeps at most ``UDFKIT_POOL_BYTES``; 0 turns it off.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 from collections import deque
@@ -35,7 +36,7 @@ __all__ = [
 SMALLEST_POOLED = 1 << 18
 """Least bytes of a pooled array; a smaller one is left to the allocator.
 
-The pool costs some 5 us a call. ``benchmarks/measure_memory.py``, glibc, 2 cores, to make and fill
+The pool costs about 1 us a call. ``benchmarks/measure_memory.py``, glibc, 2 cores, to make and fill
 an array: dropped one by one, the allocator's own recycling is as good below 32 MB (8 MB: 0.09 ms
 both) and not above (8.0 against 1.3 ms); when four are dropped at once, as a forward and backward
 do, it never is (8 MB: 2.4 against 0.3, 1 MB: 0.5 against 0.02). An identity function over 32
@@ -73,24 +74,20 @@ class PoolStats(NamedTuple):
     """Arrays that got memory out of the pool."""
 
 
-class _Lease:
-    """The owner of a block while arrays use it; NumPy keeps it alive as their base."""
+class _Held(np.ndarray):
+    """The bytes of a block while arrays use them: their base, which returns the block at its end.
 
-    __slots__ = ("__array_interface__", "_block", "_pool")
+    A plain array in its place would not do: NumPy drops those from a chain of bases.
+    """
 
-    def __init__(self, pool: _Pool, block: NDArray[np.uint8], nbytes: int) -> None:
-        self._pool = pool
-        self._block = block
-        address = block.__array_interface__["data"][0]
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": (nbytes,),
-            "typestr": "|u1",
-            "data": (address, False),
-        }
+    _pool: _Pool
+    _block: Any
 
     def __del__(self) -> None:
-        self._pool.take_back(self._block)
+        # Only the array that _lease makes has a block; views of it have none.
+        block = self.__dict__.get("_block")
+        if block is not None:
+            self._pool.take_back(block)
 
 
 class _Pool:
@@ -107,10 +104,10 @@ class _Pool:
         self.made = 0
         self.reused = 0
         self._open = True
-        self._idle: dict[int, deque[NDArray[np.uint8]]] = {}
+        self._idle: dict[int, deque[Any]] = {}
         self._order: deque[int] = deque()
 
-    def take(self, capacity: int) -> NDArray[np.uint8] | None:
+    def take(self, capacity: int) -> Any:
         """Take out the block of this capacity that came back last."""
         try:
             block = self._idle[capacity].pop()
@@ -122,10 +119,10 @@ class _Pool:
         self.reused += 1
         return block
 
-    def take_back(self, block: NDArray[np.uint8]) -> None:
+    def take_back(self, block: Any) -> None:
         if self._open:
-            self._idle.setdefault(block.size, deque()).append(block)
-            self._order.append(block.size)
+            self._idle.setdefault(len(block), deque()).append(block)
+            self._order.append(len(block))
             self.trim()
 
     def trim(self) -> None:
@@ -299,12 +296,13 @@ def _lease(
     capacity = _capacity(nbytes)
     block = _pool.take(capacity)
     if block is None:
-        block = (np.zeros if zeroed else np.empty)(capacity, np.uint8)
+        fresh = (np.zeros if zeroed else np.empty)(capacity, np.uint8)
+        block = (ctypes.c_char * capacity).from_buffer(fresh)
     else:
         zeroed = False
-    # asarray makes the lease the base of the bytes, and those are the base of the array.
-    held = np.asarray(_Lease(_pool, block, nbytes))
-    return np.ndarray(shape, dtype, buffer=held), zeroed
+    held = _Held((nbytes,), np.uint8, block)
+    held._pool, held._block = _pool, block
+    return np.ndarray(shape, dtype, held), zeroed
 
 
 def _drop_pool() -> None:

@@ -151,7 +151,7 @@ def _roots(
     roots = {}
     for variable, part in parts.items():
         value = outputs[variable]
-        where = Returned(f"the root gradient of output {variable.name!r}", variable)
+        where = Returned(f"the root gradient of output {variable.name!r}", variable, "output")
         roots[variable] = gradient_value(
             where, part, value._layout, value._sample_shape, value.device
         )

@@ -252,7 +252,16 @@ class Ragged(Sequence[np.ndarray]):
             values = self.values[offsets[0] : offsets[-1]]
             starts = None if self._starts is None else self._starts[first:last]
             return Ragged._trusted(values, offsets - offsets[0], starts)
-        k = range(len(self))[index]
+        try:
+            k = range(len(self))[index]
+        except IndexError:
+            raise IndexError(
+                f"sequence {index} is out of range: the batch has {len(self)} sequences"
+            ) from None
+        except TypeError:
+            raise TypeError(
+                f"index {index!r} is no integer or slice: use take for several sequences"
+            ) from None
         return self.values[self.offsets[k] : self.offsets[k + 1]]
 
     def take(self, indices: Sequence[int] | np.ndarray) -> Ragged:

@@ -15,7 +15,14 @@ from udfkit.layout import Layout
 from udfkit.value import Value
 from udfkit.variable import Variable
 
-__all__ = ["CallRecord", "Returned", "gradient_value", "output_value", "zeros_like"]
+__all__ = [
+    "CallRecord",
+    "Returned",
+    "check_same_lengths",
+    "gradient_value",
+    "output_value",
+    "zeros_like",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +35,11 @@ class CallRecord:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """Where a batch came from, for error texts, and the variable that it is for."""
+    """Where a batch came from, for error texts; its variable, and what it mirrors."""
 
     origin: str
     variable: Variable
+    mirrors: str = "input"
 
     def __str__(self) -> str:
         return self.origin
@@ -65,8 +73,10 @@ def output_value(
         and not any((layout.lengths == steps).all() for layout in sequences)
     ):
         raise _padding_error(where, result, sequences[0].lengths)
-    value = _convert(where, result, device)
     batch = next((v._layout.count for v in inputs if v._layout.kind != "none"), None)
+    if batch == 0 and isinstance(result, np.ndarray) and result.shape == (0,):
+        result = []  # what np.array makes of the results of no sequences, whatever their shape
+    value = _convert(where, result, device)
     if where.variable.kind != "none" and batch is not None and value._layout.count != batch:
         raise ValueError(
             f"{where}: {value._layout.count} sequences came, expected {batch}, as many as the "
@@ -94,20 +104,30 @@ def gradient_value(
     if value._sample_shape != sample_shape:
         raise ValueError(
             f"{where}: samples of shape {shape_text(value._sample_shape)} came, expected "
-            f"{shape_text(sample_shape or ())}, as the input has"
+            f"{shape_text(sample_shape or ())}, as the {where.mirrors} has"
         )
-    if value._layout.count != layout.count:
-        raise ValueError(
-            f"{where}: {value._layout.count} sequences came, expected {layout.count}, as many as "
-            f"the input has"
-        )
-    if not value._layout.same_lengths(layout):
-        k = int(np.flatnonzero(value._layout.lengths != layout.lengths)[0])
-        raise ValueError(
-            f"{where}: sequence {k} has length {value._layout.lengths[k]}, expected "
-            f"{layout.lengths[k]}, the length of the input's sequence"
-        )
+    _check_lengths(str(where), value._layout, layout, f"the {where.mirrors}")
     return _with_starts(value, [layout])
+
+
+def check_same_lengths(name: str, value: Value, other_name: str, other: Value) -> None:
+    """Raise ValueError, with the first sequence that differs, unless all lengths are equal."""
+    _check_lengths(name, value._layout, other._layout, other_name)
+
+
+def _check_lengths(name: str, layout: Layout, expected: Layout, other_name: str) -> None:
+    if layout.same_lengths(expected):
+        return
+    if layout.count != expected.count:
+        raise ValueError(
+            f"{name}: {layout.count} sequences came, expected {expected.count}, as many as "
+            f"{other_name} has"
+        )
+    k = int(np.flatnonzero(layout.lengths != expected.lengths)[0])
+    raise ValueError(
+        f"{name}: sequence {k} has length {layout.lengths[k]}, expected {expected.lengths[k]}, the "
+        f"length of the sequence of {other_name}"
+    )
 
 
 def _ragged(layout: Layout) -> bool:
@@ -133,7 +153,7 @@ def _padding_error(where: Returned, result: Any, lengths: np.ndarray) -> ValueEr
     return ValueError(
         f"{where}: {form} of shape {shape_text(shape)} came, but the sequences have lengths "
         f"[{shown}]: its padding would become data; return a list with one array a sequence, or a "
-        f"Ragged"
+        f"Ragged (argument.with_values(flat) where the argument is one)"
     )
 
 

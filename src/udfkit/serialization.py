@@ -70,6 +70,7 @@ def save_function(function: UserFunction) -> dict[str, Any]:
     """
     if not isinstance(function, UserFunction):
         raise TypeError(f"expected a UserFunction, not a {type(function).__name__}")
+    _check_attributes(function)
     state = function.serialize()
     if not isinstance(state, dict):
         raise TypeError(
@@ -141,6 +142,19 @@ def _classes() -> dict[str, Callable[..., UserFunction]]:
         found[name] = cls.deserialize
         waiting.extend(cls.__subclasses__())
     return found
+
+
+def _check_attributes(function: UserFunction) -> None:
+    """Raise TypeError when a function has attributes of its own that nothing saves."""
+    if type(function).serialize is not UserFunction.serialize:
+        return
+    inherited = {"_inputs", "_outputs", "as_numpy", "attributes", "name"}
+    own = sorted(set(vars(function)) - inherited)
+    if own:
+        raise TypeError(
+            f"{function.name!r} has the attributes {own}, and its class does not define serialize: "
+            f"define it and return what deserialize needs, {{}} if that is nothing"
+        )
 
 
 def _plain(data: Any, where: str) -> Any:

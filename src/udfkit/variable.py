@@ -34,6 +34,9 @@ _counter = itertools.count()
 class Axis:
     """A dynamic axis: the batch axis, or a sequence axis with a name.
 
+    Variables of one function that share a sequence axis with a name of its own must have sequences
+    of equal lengths. The default sequence axis promises nothing.
+
     Examples
     --------
     >>> import udfkit
@@ -182,6 +185,12 @@ class Variable:
     def _name_if_unnamed(self, name: str) -> None:
         if self._unnamed:
             self.name, self._unnamed = name, False
+
+    @property
+    def named_axis(self) -> str | None:
+        """Name of the sequence axis when it is another than the default one, else None."""
+        name = self.dynamic_axes[1].name if self.kind == "sequence" else "*"
+        return None if name == "*" else name
 
     @property
     def is_floating(self) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from udfkit.errors import DeviceError
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["bits_of", "to_arrays", "to_tensor"]
 
@@ -24,6 +26,8 @@ def to_arrays(items: list[Any]) -> tuple[list[Any], torch.dtype | None]:
     TypeError, ValueError
         For one that no array can show, or whose gradient would be lost.
     """
+    import torch
+
     arrays: list[Any] = []
     halves = 0
     for k, item in enumerate(items):
@@ -32,8 +36,8 @@ def to_arrays(items: list[Any]) -> tuple[list[Any], torch.dtype | None]:
             continue
         if item.device.type != "cpu":
             raise DeviceError(
-                f"sample {k} is on {item.device}: a data loader pads on the CPU; move the batch "
-                f"afterwards"
+                f"sample {k} is on {item.device}, but a data loader pads on the CPU: pass CPU "
+                f"tensors, and move the batch afterwards"
             )
         if item.requires_grad:
             raise ValueError(f"sample {k} requires a gradient, which is lost: pass x.detach()")
@@ -56,6 +60,8 @@ def bits_of(value: Any, dtype: torch.dtype) -> int:
     ValueError
         When the dtype cannot hold it.
     """
+    import torch
+
     held = torch.tensor(value, dtype=dtype)
     number = float(value)
     exact = isinstance(value, int) and held.item() != value
@@ -66,6 +72,8 @@ def bits_of(value: Any, dtype: torch.dtype) -> int:
 
 def to_tensor(array: np.ndarray, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Return a tensor over the memory of an array; its bits as ``dtype`` where that is given."""
+    import torch
+
     if not array.flags.writeable:
         array = array.copy()
     tensor = torch.from_numpy(array)

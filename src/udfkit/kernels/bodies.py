@@ -1,4 +1,4 @@
-"""What an author's function refers to: its key, whether it still holds, and a frozen copy to compile.
+"""What an author's function refers to: a key, whether it still holds, a frozen copy to compile.
 
 A compiled function keeps the globals, closure variables and helpers that it saw. ``Body`` finds all
 of them, in the function and in every helper that it calls, so that code compiled for one key is
@@ -52,6 +52,7 @@ class Body:
         self._cells: list[tuple[Any, Any]] = []
         self._codes: list[tuple[Any, Any]] = []
         self._frozen: dict[int, dict[str, Any]] = {}
+        self._active: list[Any] = []
         self._order: list[Any] = []
         self.key = self._follow(self.function)
 
@@ -64,6 +65,10 @@ class Body:
             function.__code__ is code for function, code in self._codes
         )
 
+    def files(self) -> list[str]:
+        """Return the files of the function and its helpers."""
+        return list(dict.fromkeys(code.co_filename for _, code in self._codes))
+
     def frozen(self, compile_helper: Callable[[Any], Any]) -> Any:
         """Return a copy that refers to what was found, its helpers compiled.
 
@@ -73,35 +78,30 @@ class Body:
             Gets a copy of each helper, innermost first; its result takes the helper's place.
         """
         made: dict[int, Any] = {}
-        copies: dict[int, Any] = {}
-        # Helpers may call each other, so a copy exists before the names it refers to are filled in.
+        copy = self.function
         for function in self._order:
-            copies[id(function)] = _copy(function)
-        for function in reversed(self._order):
-            names = copies[id(function)].__globals__
+            copy = _copy(function)
             for name, value in self._frozen[id(function)].items():
-                names[name] = _replace(value, made)
-            cells = copies[id(function)].__closure__ or ()
-            for cell in cells:
+                copy.__globals__[name] = _replace(value, made)
+            for cell in copy.__closure__ or ():
                 cell.cell_contents = _replace(cell.cell_contents, made)
             if function is not self.function:
-                made[id(function)] = compile_helper(copies[id(function)])
-        return copies[id(self.function)]
+                made[id(function)] = compile_helper(copy)
+        return copy
 
     def _follow(self, function: Any) -> tuple[Any, ...]:
         code = function.__code__
+        if any(function is active for active in self._active):
+            raise TypeError(f"{_at(code)} calls itself, which cannot be compiled: write a loop")
         if any(function is known for known in self._order):
-            if function is self._active[-1]:
-                raise TypeError(f"{_at(code)}: {function.__name__} calls itself; write a loop")
             return ("again", code.co_name)
-        self._order.append(function)
         self._codes.append((function, code))
-        self._active = [*getattr(self, "_active", []), function]
+        self._active.append(function)
         found: dict[str, Any] = {}
         self._frozen[id(function)] = found
         keys: list[Any] = [_code_key(code), _value_key(function.__defaults__)]
-        for path in sorted(set(_paths(code))):
-            keys.append((path, self._global(function, path, found)))
+        paths = sorted(set(_paths(code)))
+        keys += [(path, self._global(function, path, found)) for path in paths]
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             try:
                 value = cell.cell_contents
@@ -112,6 +112,7 @@ class Body:
             self._cells.append((cell, value))
             keys.append((name, self._value(code, name, value)))
         self._active.pop()
+        self._order.append(function)
         return tuple(keys)
 
     def _global(self, function: Any, path: tuple[str, ...], found: dict[str, Any]) -> Any:
@@ -204,7 +205,7 @@ def _replace(value: Any, made: dict[int, Any]) -> Any:
 
 
 def _is_known(module: str) -> bool:
-    return module.split(".")[0] in _KNOWN_MODULES or module in _PORTABLE
+    return module.split(".", 1)[0] in _KNOWN_MODULES or module in _PORTABLE
 
 
 def _is_library(value: Any) -> bool:

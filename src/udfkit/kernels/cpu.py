@@ -30,16 +30,21 @@ __all__ = [
 
 INT64_MAX = 2**63 - 1
 
+FILL_TAILS, LEAVE, CLEAR_FIRST = 0, 1, 2
+"""What is done about padding: zeros written behind each row, nothing, or zeros everywhere first."""
+
 
 @driver("void(int64, int64, int64[::1], int64[::1], int64, int64, int64, int64)", nogil=True)
-def rows_to_padded(first, last, pointers, lengths, sample_bytes, steps, zeroed, out):
-    """Copy the row at ``pointers[i]`` to padded row i; zero the rest unless ``zeroed``."""
+def rows_to_padded(first, last, pointers, lengths, sample_bytes, steps, padding, out):
+    """Copy the row at ``pointers[i]`` to padded row i; ``padding`` is one of the three ways."""
     row_bytes = steps * sample_bytes
+    if padding == CLEAR_FIRST:
+        memset(out + first * row_bytes, 0, (last - first) * row_bytes)
     for i in range(first, last):
         valid = lengths[i] * sample_bytes
         row = out + i * row_bytes
         memcpy(row, pointers[i], valid)
-        if zeroed == 0:
+        if padding == FILL_TAILS:
             memset(row + valid, 0, row_bytes - valid)
 
 
@@ -52,15 +57,17 @@ def rows_to_ragged(first, last, pointers, offsets, sample_bytes, out):
 
 
 @driver("void(int64, int64, int64, int64[::1], int64, int64, int64, int64)", nogil=True)
-def ragged_to_padded(first, last, values, offsets, sample_bytes, steps, zeroed, out):
-    """Copy the flat sequence i to padded row i; zero the rest unless ``zeroed``."""
+def ragged_to_padded(first, last, values, offsets, sample_bytes, steps, padding, out):
+    """Copy the flat sequence i to padded row i; ``padding`` is one of the three ways."""
     row_bytes = steps * sample_bytes
+    if padding == CLEAR_FIRST:
+        memset(out + first * row_bytes, 0, (last - first) * row_bytes)
     for i in range(first, last):
         begin = offsets[i] * sample_bytes
         valid = offsets[i + 1] * sample_bytes - begin
         row = out + i * row_bytes
         memcpy(row, values + begin, valid)
-        if zeroed == 0:
+        if padding == FILL_TAILS:
             memset(row + valid, 0, row_bytes - valid)
 
 

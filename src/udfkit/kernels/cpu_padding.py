@@ -17,14 +17,18 @@ from udfkit.kernels.layout import MASK_BEGIN, MASK_INVALID, MASK_VALID
 __all__ = [
     "copy_pieces",
     "first_fit",
+    "first_overlap",
     "mark_pieces",
     "number_cells",
+    "offsets_in_rows",
     "pad_rows",
+    "ragged_rows",
     "unpad_rows",
     "zero_pieces",
 ]
 
 LEAVE = -1
+CLEAR = -2
 
 
 @kernel
@@ -59,11 +63,15 @@ def pad_rows(
     """Copy the samples at ``pointers[i]`` to padded row i, fill its rest, and write its mask.
 
     ``left`` is 1 where padding comes first, else 0. ``block`` and ``extent`` say what padding holds
-    (see ``_fill``); with ``LEAVE`` for a block it is not written. ``starts`` 0 stands for new
-    sequences only. ``template`` is room for ``2 * steps`` bytes: a mask row is one copy from it,
-    where two fills of unknown length would cost more.
+    (see ``_fill``); with ``LEAVE`` for a block it is not written, with ``CLEAR`` all rows are
+    zeroed at once before. ``starts`` 0 stands for new sequences only. ``template`` is room for
+    ``2 * steps`` bytes: a mask row is one copy from it, where two fills of unknown length would
+    cost more.
     """
     row_bytes = steps * sample_bytes
+    if block == CLEAR:
+        memset(out + first * row_bytes, 0, (last - first) * row_bytes)
+        block = LEAVE
     memset(template, MASK_INVALID if left else MASK_VALID, steps)
     memset(template + steps, MASK_VALID if left else MASK_INVALID, steps)
     for i in range(first, last):
@@ -85,6 +93,45 @@ def pad_rows(
             memcpy(cells, template + steps - length, steps)
         if length > 0 and (starts == 0 or load_u8(starts + i) != 0):
             store8(cells, MASK_BEGIN)
+
+
+@driver("int64(int64, int64, int64, int64, int64, int64)", nogil=True)
+def ragged_rows(count, values, offsets, sample_bytes, pointers, lengths):
+    """Fill addresses and lengths of the sequences of flat values; return the greatest length."""
+    longest = 0
+    begin = load_i64(offsets)
+    for i in range(count):
+        end = load_i64(offsets + 8 * i + 8)
+        store64(pointers + 8 * i, values + begin * sample_bytes)
+        store64(lengths + 8 * i, end - begin)
+        longest = max(longest, end - begin)
+        begin = end
+    return longest
+
+
+@driver("int64(int64, int64, int64, int64, int64, int64)", nogil=True)
+def first_overlap(count, pointers, lengths, sample_bytes, begin, end):
+    """Return the first sequence with a byte at an address from ``begin`` to ``end`` - 1, or -1."""
+    for i in range(count):
+        at = load_i64(pointers + 8 * i)
+        size = load_i64(lengths + 8 * i) * sample_bytes
+        if size > 0 and at < end and at + size > begin:
+            return i
+    return -1
+
+
+@driver("int64(int64, int64, int64, int64)", nogil=True)
+def offsets_in_rows(count, lengths, steps, offsets):
+    """Fill the running sum of lengths; return the first that is not in 0 to ``steps``, or -1."""
+    total = 0
+    store64(offsets, 0)
+    for i in range(count):
+        length = load_i64(lengths + 8 * i)
+        if length < 0 or length > steps:
+            return i
+        total += length
+        store64(offsets + 8 * i + 8, total)
+    return -1
 
 
 @driver(f"void({', '.join(['int64'] * 8)})", nogil=True)

@@ -1,10 +1,10 @@
 """CUDA kernels: the twins of ``kernels/cpu.py`` over the same index arithmetic.
 
 Every argument is an int64: the address of an array on the device, a size or a count. A twin takes
-the arguments of the CPU kernel in their order, without the range ``first, last``, then what the CPU
-kernel reads off its arrays (``rows``, ``steps``) or what one launch does on top of it (``starts``,
-``mask``); 0 as the address of ``starts`` means that every sequence is new, as that of ``mask`` that
-no mask is wanted.
+the arguments of the CPU kernel in their order, without those that only a host needs (`HOST_ONLY`);
+then come what the CPU kernel reads off its arrays (``rows``, ``steps``) and what one launch does on
+top of it (``starts``, ``mask``). 0 as the address of ``starts`` means that every sequence is new,
+as that of ``mask`` that no mask is wanted.
 
 A kernel is made for one access width, and for 32 or 64 bits of byte positions inside a row; the
 addresses of rows are always 64-bit. No division: a row of the batch is a row of threads, x runs
@@ -36,17 +36,16 @@ from udfkit.kernels.cuda_access import (
     store_uint8,
     store_zero,
 )
-from udfkit.kernels.layout import clipped, mask_code, mask_word
+from udfkit.kernels.cuda_launch import loads_in_flight
+from udfkit.kernels.layout import clipped, mask_code, mask_word, smaller
 
-__all__ = ["HELPERS", "TWINS", "Twin", "loads_in_flight", "parameters"]
+__all__ = ["HELPERS", "HOST_ONLY", "TWINS", "Twin", "parameters"]
 
 
-def loads_in_flight(width: int) -> int:
-    """Return how many loads a thread issues before it stores the first.
+HOST_ONLY = ("first", "last", "zeroed", "template")
+"""Arguments of CPU kernels that their CUDA twins lack: a range for a thread, help for its cache."""
 
-    Four of 16 bytes would need more than the 32 registers at which a multiprocessor is full.
-    """
-    return 2 if width == 16 else 4
+MOST_REGISTERS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +60,23 @@ class Twin:
         Whether the kernel differs by access width.
     has_variants
         Whether the kernel differs by the bits of positions inside a row.
+    is_lean
+        Whether its 32-bit variant is held to the 32 registers a thread at which a multiprocessor is
+        full; the others would spill.
     """
 
     make: Callable[[int, Any], Callable[..., None]]
     has_widths: bool = True
     has_variants: bool = True
+    is_lean: bool = True
 
     def function(self, width: int = 1, *, is_wide: bool = False) -> Callable[..., None]:
         """Return the function for one access width and one size of positions."""
         return self.make(width, index64 if is_wide else index32)
+
+    def most_registers(self, *, is_wide: bool = False) -> int | None:
+        """Return the registers a thread may use, or None where there is no limit."""
+        return MOST_REGISTERS if self.is_lean and not is_wide else None
 
 
 def parameters(function: Callable[..., None]) -> tuple[str, ...]:
@@ -96,7 +103,7 @@ def _write_mask_row(mask, starts, row, steps, length):
 def _row_mover(width: int, index: Any, *, fills: bool) -> Any:
     """Return the function that moves this thread's part of one row, and zeroes the row's rest."""
     load_part, store_part, zero_part = load(width), store(width), store_zero(width)
-    count = loads_in_flight(width)
+    count = loads_in_flight(width, is_wide=index is index64)
     is_pair = count == 2
 
     @register_jitable
@@ -193,9 +200,7 @@ def _padded_to_ragged(width: int, index: Any) -> Callable[..., None]:
             begin = load_int64(offsets + 8 * row)
             length = clipped(load_int64(offsets + 8 * row + 8) - begin, steps)
             valid = index(length * sample_bytes)
-            move_row(
-                out + begin * sample_bytes, data + row * steps * sample_bytes, valid, valid
-            )
+            move_row(out + begin * sample_bytes, data + row * steps * sample_bytes, valid, valid)
 
     return padded_to_ragged
 
@@ -203,7 +208,7 @@ def _padded_to_ragged(width: int, index: Any) -> Callable[..., None]:
 def _mask_from_lengths(width: int, _: Any) -> Callable[..., None]:
     store_cells = store_bits(width)
 
-    def mask_from_lengths(lengths, starts, mask, rows, steps):
+    def mask_from_lengths(lengths, starts, steps, out, rows):
         row = _row()
         if row < rows:
             length = load_int64(lengths + 8 * row)
@@ -212,7 +217,7 @@ def _mask_from_lengths(width: int, _: Any) -> Callable[..., None]:
                 is_start = step > 0 or starts == 0 or load_uint8(starts + row) != 0
                 low = mask_word(step, length, is_start)
                 high = mask_word(step + 8, length, is_start) if width == 16 else 0
-                store_cells(mask + row * steps + step, low, high)
+                store_cells(out + row * steps + step, low, high)
                 step = advance(step, index64(cuda.gridDim.y) * cuda.blockDim.x * width)
 
     return mask_from_lengths
@@ -273,7 +278,7 @@ def _csr_to_dense(width: int, _: Any) -> Callable[..., None]:
         # A block zeroes its segment of a row, then writes the items of that segment over it.
         row = _row()
         first = index64(cuda.blockIdx.y) * segment
-        last = min(first + segment, columns)
+        last = smaller(first + segment, columns)
         target = out + row * columns * item_bytes
         if row < rows:
             at = first * item_bytes + index64(cuda.threadIdx.x) * width
@@ -317,13 +322,15 @@ TWINS: dict[str, Twin] = {
     "rows_to_ragged": Twin(_rows_to_ragged),
     "ragged_to_padded": Twin(_ragged_to_padded),
     "padded_to_ragged": Twin(_padded_to_ragged),
-    "ragged_to_cells": Twin(cuda_masks.ragged_to_cells, has_variants=False),
-    "cells_to_ragged": Twin(cuda_masks.cells_to_ragged, has_variants=False),
+    "ragged_to_cells": Twin(cuda_masks.ragged_to_cells, has_variants=False, is_lean=False),
+    "cells_to_ragged": Twin(cuda_masks.cells_to_ragged, has_variants=False, is_lean=False),
     "mask_from_lengths": Twin(_mask_from_lengths, has_variants=False),
     "scan_mask": Twin(cuda_masks.scan_mask, has_widths=False, has_variants=False),
-    "lengths_from_mask": Twin(cuda_masks.lengths_from_mask, has_widths=False, has_variants=False),
+    "lengths_from_mask": Twin(
+        cuda_masks.lengths_from_mask, has_widths=False, has_variants=False, is_lean=False
+    ),
     "offsets_from_lengths": Twin(
-        cuda_masks.offsets_from_lengths, has_widths=False, has_variants=False
+        cuda_masks.offsets_from_lengths, has_widths=False, has_variants=False, is_lean=False
     ),
     "one_hot_to_dense": Twin(_one_hot_to_dense),
     "csr_to_dense": Twin(_csr_to_dense, has_variants=False),

@@ -26,11 +26,13 @@ __all__ = [
     "load",
     "load_int64",
     "load_uint8",
+    "opaque",
     "store",
     "store_bits",
     "store_int64",
     "store_uint8",
     "store_zero",
+    "wrapping_add",
 ]
 
 SIMULATED: bool = bool(config.ENABLE_CUDASIM)
@@ -38,6 +40,7 @@ WIDTHS = (16, 8, 4, 2, 1)
 """Bytes that one access can move, the widest first."""
 
 _I8, _I32, _I64 = (ir.IntType(bits) for bits in (8, 32, 64))
+_QUADRUPLE: Any = types.UniTuple(types.uint32, 4)  # type: ignore[attr-defined]
 _NUMBERS: dict[int, Any] = {8: types.uint64, 4: types.uint32, 2: types.uint16, 1: types.uint8}
 
 
@@ -77,7 +80,7 @@ def _vector(width: int) -> Any:
 
 
 def _typed(width: int) -> Any:
-    return types.UniTuple(types.uint32, 4) if width == 16 else _NUMBERS[width]
+    return _QUADRUPLE if width == 16 else _NUMBERS[width]
 
 
 def _global(builder: Any, address: Any, kind: Any) -> Any:
@@ -194,6 +197,12 @@ if SIMULATED:
     def advance(position: int, step: int) -> int:
         return index64(position + step)
 
+    def opaque(value: int) -> int:
+        return index64(value)
+
+    def wrapping_add(position: int, step: int) -> int:
+        return (int(position) + int(step) + 2**63) % 2**64 - 2**63
+
     def load_int64(address: int) -> int:
         return int.from_bytes(bytes(_checked_bytes(address, 8)), "little", signed=True)
 
@@ -220,6 +229,22 @@ else:
             return builder.add(*arguments)
 
         return types.int64(types.int64, types.int64), codegen
+
+    @intrinsic
+    def opaque(typing_context, value):
+        """Return an int64 whose range the compiler cannot know, for the steps of `advance`.
+
+        Sizes of blocks and grids have known ranges, from which it may prove that nothing overflows.
+        """
+
+        def codegen(context, builder, signature, arguments):
+            kind = ir.FunctionType(_I64, [_I64])
+            return builder.call(ir.InlineAsm(kind, "mov.b64 $0, $1;", "=l,l"), arguments)
+
+        return types.int64(types.int64), codegen
+
+    # In the simulator this is the only addition that may wrap.
+    wrapping_add = advance
 
     @intrinsic
     def load_int64(typing_context, address):

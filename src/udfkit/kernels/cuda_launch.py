@@ -13,6 +13,7 @@ __all__ = [
     "Shape",
     "cell_shape",
     "lanes_bits",
+    "loads_in_flight",
     "mask_shape",
     "needs_wide",
     "row_shape",
@@ -59,6 +60,15 @@ def width_for(numbers: Iterable[int]) -> int:
     for number in numbers:
         merged |= number
     return merged & -merged
+
+
+def loads_in_flight(width: int, *, is_wide: bool = False) -> int:
+    """Return how many loads a thread issues before it stores the first.
+
+    Four of 16 bytes, or with 64-bit positions, would need more than the 32 registers at which a
+    multiprocessor is full.
+    """
+    return 2 if width == 16 or is_wide else 4
 
 
 def _ceil(a: int, b: int) -> int:

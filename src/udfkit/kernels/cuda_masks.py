@@ -17,16 +17,26 @@ from numba.extending import register_jitable
 
 from udfkit.kernels.cuda_access import (
     advance,
+    index32,
     index64,
     load,
     load_int64,
     load_uint8,
+    opaque,
     store,
     store_int64,
     store_uint8,
     store_zero,
+    wrapping_add,
 )
-from udfkit.kernels.layout import MASK_BEGIN, MASK_INVALID, MASK_VALID, breaks_row, opens_sequence
+from udfkit.kernels.layout import (
+    MASK_BEGIN,
+    MASK_INVALID,
+    MASK_VALID,
+    breaks_row,
+    opens_sequence,
+    smaller,
+)
 
 __all__ = [
     "ITEMS",
@@ -77,7 +87,7 @@ def _running_sum(cells, value):
     while reach < cuda.blockDim.x:
         before = cells[slot - reach] if lane >= reach else 0
         cuda.syncthreads()
-        cells[slot] += before
+        cells[slot] = wrapping_add(cells[slot], before)
         cuda.syncthreads()
         reach *= 2
     return cells[slot]
@@ -99,7 +109,7 @@ def _row_least(cells, value):
     reach = cuda.blockDim.x // 2
     while reach > 0:
         if lane < reach:
-            cells[slot] = min(cells[slot], cells[slot + reach])
+            cells[slot] = smaller(cells[slot], cells[slot + reach])
         cuda.syncthreads()
         reach //= 2
     least = cells[slot - lane]
@@ -108,13 +118,14 @@ def _row_least(cells, value):
 
 
 def scan_mask(_: int, __: Any) -> Callable[..., None]:
-    """Make the kernel that counts cells and sequences of each row, and finds what is odd.
+    """Make the kernel that reads each row as one sequence, and finds what is odd.
 
-    ``found`` is int64 (3, rows): valid cells, or ``-1 - step`` of the first bad one; sequences;
-    1 where the row is not one sequence in its first cells.
+    ``lengths`` is int64 (rows,): the valid cells of a row, or ``-1 - step`` of its first bad one;
+    ``starts`` (rows,) says whether the row is new. ``found`` is int64 (2, rows): the number of
+    sequences; 1 where the row is not one sequence in its first cells.
     """
 
-    def scan_mask(mask, found, rows, steps):
+    def scan_mask(mask, rows, steps, lengths, starts, found):
         cells = cuda.shared.array(MOST_THREADS, _INT64)
         row = _row()
         valid = begins = broken = index64(0)
@@ -126,7 +137,7 @@ def scan_mask(_: int, __: Any) -> Callable[..., None]:
                 valid += 1
                 begins += code == MASK_BEGIN
                 if code != MASK_VALID and code != MASK_BEGIN:
-                    bad = min(bad, step)
+                    bad = smaller(bad, step)
                 if first == _NONE:
                     first = 4 * step + (code & 3)
                 before = _code(mask, rows, steps, row, step - 1) if step > 0 else MASK_INVALID
@@ -141,11 +152,13 @@ def scan_mask(_: int, __: Any) -> Callable[..., None]:
         _running_sum(cells, begins)
         begins = _row_total(cells)
         if cuda.threadIdx.x == 0 and row < rows:
-            if first == _NONE or first & 3 != MASK_BEGIN:
+            is_new = first == _NONE or first & 3 == MASK_BEGIN
+            if first == _NONE or not is_new:
                 begins += 1
-            store_int64(found + 8 * row, valid if bad == _NONE else -1 - bad)
-            store_int64(found + 8 * (rows + row), begins)
-            store_int64(found + 8 * (2 * rows + row), broken)
+            store_int64(lengths + 8 * row, valid if bad == _NONE else -1 - bad)
+            store_uint8(starts + row, is_new)
+            store_int64(found + 8 * row, begins)
+            store_int64(found + 8 * (rows + row), broken)
 
     return scan_mask
 
@@ -216,18 +229,19 @@ def _cell_mover(width: int, *, to_cells: bool) -> Any:
         slot = cuda.threadIdx.y * cuda.blockDim.x
         base = index64(cuda.blockIdx.y) * segment
         # Samples of this row before the segment: counted here, so that no launch has to do it.
-        before = index64(0)
+        rank = index64(0)
         step = index64(lane)
         while step < base:
-            before += _code(mask, rows, steps, row, step) != MASK_INVALID
+            rank += _code(mask, rows, steps, row, step) != MASK_INVALID
             step = advance(step, cuda.blockDim.x)
-        _running_sum(ranks, before)
+        _running_sum(ranks, rank)
         rank = _row_total(ranks)
         cuda.syncthreads()
         if row < rows:
             rank += load_int64(offsets + 8 * row)
-        end = min(base + segment, steps)
-        while base < end:
+        end = smaller(base + segment, steps) if row < rows else index64(0)
+        stop = smaller(base + segment, steps)
+        while base < stop:
             is_valid = _code(mask, rows, steps, row, base + lane) != MASK_INVALID
             mine = _running_sum(ranks, index64(is_valid))
             total = _row_total(ranks)
@@ -235,23 +249,21 @@ def _cell_mover(width: int, *, to_cells: bool) -> Any:
             ranks[slot + lane] = rank + mine - 1 if is_valid else -1
             cuda.syncthreads()
             # A group of threads on each cell: 2 ** lane_bits of them move a sample together.
-            near = index64(lane >> lane_bits)
-            while near < cuda.blockDim.x:
-                step = base + near
-                if row < rows and step < end:
-                    sample = ranks[slot + near]
-                    cell = cells + (row * steps + step) * sample_bytes
-                    at = index64(lane & ((1 << lane_bits) - 1)) * width
-                    while at < sample_bytes:
-                        if to_cells:
-                            if sample >= 0:
-                                store_part(cell + at, load_part(flat + sample * sample_bytes + at))
-                            else:
-                                zero_part(cell + at)
-                        elif sample >= 0:
-                            store_part(flat + sample * sample_bytes + at, load_part(cell + at))
-                        at = advance(at, index64(width) << lane_bits)
-                near = advance(near, cuda.blockDim.x >> lane_bits)
+            near = index32(lane >> lane_bits)
+            while near < cuda.blockDim.x and base + near < end:
+                sample = ranks[slot + near]
+                cell = cells + (row * steps + base + near) * sample_bytes
+                at = index64(lane & ((1 << lane_bits) - 1)) * width
+                while at < sample_bytes:
+                    if to_cells:
+                        if sample >= 0:
+                            store_part(cell + at, load_part(flat + sample * sample_bytes + at))
+                        else:
+                            zero_part(cell + at)
+                    elif sample >= 0:
+                        store_part(flat + sample * sample_bytes + at, load_part(cell + at))
+                    at = advance(at, index64(width) << lane_bits)
+                near = index32(near + (cuda.blockDim.x >> lane_bits))
             rank += total
             cuda.syncthreads()
             base = advance(base, cuda.blockDim.x)
@@ -266,9 +278,7 @@ def ragged_to_cells(width: int, _: Any) -> Callable[..., None]:
     """
     move_cells = _cell_mover(width, to_cells=True)
 
-    def ragged_to_cells(
-        values, mask, sample_bytes, out, rows, steps, offsets, lane_bits, segment
-    ):
+    def ragged_to_cells(values, mask, sample_bytes, out, rows, steps, offsets, lane_bits, segment):
         move_cells(out, values, mask, sample_bytes, rows, steps, offsets, lane_bits, segment)
 
     return ragged_to_cells
@@ -297,7 +307,7 @@ def sums_of_lengths(_: int, __: Any) -> Callable[..., None]:
         total = index64(0)
         for k in range(ITEMS):
             if at + k < count:
-                total += load_int64(lengths + 8 * (column * count + at + k))
+                total = wrapping_add(total, load_int64(lengths + 8 * (column * count + at + k)))
         _running_sum(cells, total)
         if cuda.threadIdx.x == 0:
             block = column * cuda.gridDim.x + cuda.blockIdx.x
@@ -310,9 +320,9 @@ def offsets_from_lengths(_: int, __: Any) -> Callable[..., None]:
     """Make the kernel that turns vectors of lengths into offsets.
 
     ``lengths`` is int64 (columns, count) and ``offsets`` (columns, count + 1), a column for each y
-    of the grid; ``bad`` is int64 (columns, blocks): the first index in the part of each block whose
-    length is negative, or whose sum exceeds int64, or -1. With more than one block ``sums`` is what
-    ``sums_of_lengths`` found with the same grid.
+    of the grid. ``bad`` is int64 (columns, blocks): the first index in the part of each block whose
+    length is negative, or whose sum exceeds int64, or -1; behind it the sum of each column. With
+    more than one block ``sums`` is what ``sums_of_lengths`` found with the same grid.
     """
 
     def offsets_from_lengths(lengths, offsets, bad, sums, count):
@@ -321,11 +331,12 @@ def offsets_from_lengths(_: int, __: Any) -> Callable[..., None]:
         lane = cuda.threadIdx.x
         lengths += 8 * column * count
         offsets += 8 * column * (count + 1)
+        totals = bad + 8 * (index64(cuda.gridDim.x) * cuda.gridDim.y + column)
         before = index64(0)
         other = index64(lane)
         while other < block:
-            before += load_int64(sums + 8 * (column * cuda.gridDim.x + other))
-            other = advance(other, cuda.blockDim.x)
+            before = wrapping_add(before, load_int64(sums + 8 * (column * cuda.gridDim.x + other)))
+            other = advance(other, opaque(cuda.blockDim.x))
         _running_sum(cells, before)
         total = _row_total(cells)
         cuda.syncthreads()
@@ -333,23 +344,27 @@ def offsets_from_lengths(_: int, __: Any) -> Callable[..., None]:
         mine = index64(0)
         for k in range(ITEMS):
             if at + k < count:
-                mine += load_int64(lengths + 8 * (at + k))
+                mine = wrapping_add(mine, load_int64(lengths + 8 * (at + k)))
         # Sums wrap, and are right up to the first one that does: it alone is reported.
-        total += _running_sum(cells, mine) - mine
+        total = wrapping_add(total, wrapping_add(_running_sum(cells, mine), -mine))
         cuda.syncthreads()
         first_bad = index64(_NONE)
         for k in range(ITEMS):
             if at + k < count:
                 length = load_int64(lengths + 8 * (at + k))
                 begin = total
-                total += length
+                total = wrapping_add(total, length)
                 if length < 0 or begin < 0 or total < 0:
-                    first_bad = min(first_bad, at + k)
+                    first_bad = smaller(first_bad, at + k)
                 store_int64(offsets + 8 * (at + k + 1), total)
+                if at + k + 1 == count:
+                    store_int64(totals, total)
         first_bad = _row_least(cells, first_bad)
         if lane == 0:
             if block == 0:
                 store_int64(offsets, 0)
+                if count == 0:
+                    store_int64(totals, 0)
             store_int64(
                 bad + 8 * (column * cuda.gridDim.x + block),
                 -1 if first_bad == _NONE else first_bad,

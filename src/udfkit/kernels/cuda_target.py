@@ -21,6 +21,7 @@ from udfkit.kernels.cuda_launch import Shape
 
 __all__ = [
     "CudaStatus",
+    "current_device",
     "is_simulated",
     "kernel",
     "launch",
@@ -226,7 +227,7 @@ def module() -> Any:
         )
     try:
         cuda = import_module("numba.cuda")
-        if found:
+        if found and not _simulated(cuda):
             _import_with_row_stack("numba.cuda.np.arrayobj")
     except Exception as error:
         raise DeviceError(
@@ -261,13 +262,18 @@ def multiprocessors(device: int) -> int:
     return int(getattr(module().gpus[device], "MULTIPROCESSOR_COUNT", 132))
 
 
+def current_device() -> int:
+    """Return the index of the device that allocations and launches of this thread go to."""
+    return 0 if is_simulated() else int(module().get_current_device().id)
+
+
 def on_device(device: int) -> Any:
     """Return the context manager inside which ``device`` is the current one."""
     return module().gpus[device]
 
 
-@functools.lru_cache(maxsize=None)
-def kernel(name: str, width: int, is_wide: bool, device: int) -> Any:  # noqa: FBT001, ARG001
+@functools.cache
+def kernel(name: str, width: int, is_wide: bool, device: int) -> Any:
     """Return a kernel of the registry, compiled at its first launch on ``device``.
 
     Raises
@@ -278,7 +284,9 @@ def kernel(name: str, width: int, is_wide: bool, device: int) -> Any:  # noqa: F
     cuda = module()
     twins = import_module("udfkit.kernels.cuda")
     twin = twins.TWINS.get(name) or twins.HELPERS[name]
-    return cuda.jit(twin.function(width, is_wide=is_wide))
+    most = twin.most_registers(is_wide=is_wide)
+    options = {} if most is None or is_simulated() else {"max_registers": most}
+    return cuda.jit(twin.function(width, is_wide=is_wide), **options)
 
 
 @functools.lru_cache(maxsize=512)

@@ -19,6 +19,7 @@ __all__ = [
     "mask_code",
     "mask_word",
     "opens_sequence",
+    "smaller",
 ]
 
 MASK_INVALID = 0
@@ -62,6 +63,12 @@ def opens_sequence(code, is_first):
 def breaks_row(code, before, step):
     """Whether a valid cell shows that its row is not one sequence in the first cells."""
     return step > 0 and (before == MASK_INVALID or code == MASK_BEGIN)
+
+
+@register_jitable
+def smaller(a, b):
+    """Return the smaller number; numba's own CUDA target cannot compile ``min`` everywhere."""
+    return a if a < b else b
 
 
 @register_jitable

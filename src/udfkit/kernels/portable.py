@@ -19,16 +19,30 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic, overload, register_jitable
 
-__all__ = ["exp", "log", "log_add", "log_add_3", "maximum", "minimum"]
+__all__ = ["bits_float", "exp", "float_bits", "log", "log_add", "log_add_3", "maximum", "minimum"]
 
 
-def _bits(x: float) -> int:
-    """Return the bits of a float64 as an int64."""
+def float_bits(x: float) -> int:
+    """Return the bits of a float64 as an int64.
+
+    Examples
+    --------
+    >>> from udfkit import portable
+    >>> hex(portable.float_bits(1.0))
+    '0x3ff0000000000000'
+    """
     return int(struct.unpack("<q", struct.pack("<d", x))[0])
 
 
-def _float(bits: int) -> float:
-    """Return the float64 with these low 64 bits."""
+def bits_float(bits: int) -> float:
+    """Return the float64 with these low 64 bits.
+
+    Examples
+    --------
+    >>> from udfkit import portable
+    >>> portable.bits_float(portable.float_bits(-2.5))
+    -2.5
+    """
     return float(struct.unpack("<d", struct.pack("<Q", bits & 0xFFFF_FFFF_FFFF_FFFF))[0])
 
 
@@ -48,14 +62,14 @@ def _float_cast(typing_context: Any, bits: Any) -> Any:
     return types.float64(types.int64), codegen
 
 
-@overload(_bits, jit_options={"forceinline": True})
+@overload(float_bits, jit_options={"forceinline": True})
 def _compiled_bits(x):  # type: ignore[no-untyped-def]
-    return lambda x: _bits_cast(x)
+    return lambda x: _bits_cast(x)  # noqa: PLW0108 - numba wants Python code
 
 
-@overload(_float, jit_options={"forceinline": True})
+@overload(bits_float, jit_options={"forceinline": True})
 def _compiled_float(bits):  # type: ignore[no-untyped-def]
-    return lambda bits: _float_cast(bits)
+    return lambda bits: _float_cast(bits)  # noqa: PLW0108
 
 
 _INF = float("inf")
@@ -85,7 +99,7 @@ _E11 = 2.5000058349050145e-08
 
 @register_jitable(forceinline=True)
 def exp(x):  # type: ignore[no-untyped-def]
-    """e to the power of x, in float64; right for NaN, infinities and results that are denormal.
+    """E to the power of x, in float64; right for NaN, infinities and results that are denormal.
 
     Parameters
     ----------
@@ -110,13 +124,13 @@ def exp(x):  # type: ignore[no-untyped-def]
     power = shifted - _ROUND
     # 2^power as a product of two, since the power of a denormal result has no float64 of its own.
     half_shifted = power * 0.5 + _ROUND
-    half = _bits(half_shifted)
-    rest = _bits(shifted) - half
+    half = float_bits(half_shifted)
+    rest = float_bits(shifted) - half
     r = (held - power * _LN2_HIGH) - power * _LN2_LOW
     q = _E8 + r * (_E9 + r * (_E10 + r * _E11))
     q = _E2 + r * (_E3 + r * (_E4 + r * (_E5 + r * (_E6 + r * (_E7 + r * q)))))
-    scale = _float((half + 1023) << 52)
-    return (1.0 + (r + r * r * q)) * scale * _float((rest + 1023) << 52)
+    scale = bits_float((half + 1023) << 52)
+    return (1.0 + (r + r * r * q)) * scale * bits_float((rest + 1023) << 52)
 
 
 _MANTISSA = 0x000F_FFFF_FFFF_FFFF
@@ -139,10 +153,10 @@ _L7 = 1.479819860511658591e-01
 @register_jitable(forceinline=True)
 def _log_normal(x):  # type: ignore[no-untyped-def]
     """Natural logarithm of a normal, positive, finite float64."""
-    bits = _bits(x) - _ROOT_HALF
+    bits = float_bits(x) - _ROOT_HALF
     # The exponent as a float64, by putting it into the low bits of 2^52.
-    power = _float(((bits >> 52) + 2048) | _TWO_52_BITS) - (_TWO_52 + 2048.0)
-    f = _float((bits & _MANTISSA) + _ROOT_HALF) - 1.0
+    power = bits_float(((bits >> 52) + 2048) | _TWO_52_BITS) - (_TWO_52 + 2048.0)
+    f = bits_float((bits & _MANTISSA) + _ROOT_HALF) - 1.0
     s = f / (2.0 + f)
     z = s * s
     r = z * (_L1 + z * (_L2 + z * (_L3 + z * (_L4 + z * (_L5 + z * (_L6 + z * _L7))))))
@@ -183,7 +197,7 @@ def _log_of_few(total):  # type: ignore[no-untyped-def]
     """Logarithm of a sum of a few exps of which one is 1; 0 for infinity, and NaN is kept."""
     value = _log_normal(total)
     finite = 0.0 if total == _INF else value
-    return finite if total == total else total  # noqa: PLR0124 - false for NaN only
+    return finite if total == total else total
 
 
 @register_jitable(forceinline=True)

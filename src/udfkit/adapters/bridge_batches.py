@@ -1,0 +1,118 @@
+"""What crosses the border between another library and user code: samples, and where they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from udfkit import moves
+from udfkit.device import cpu
+from udfkit.kernels import lazy
+from udfkit.layout import Layout
+from udfkit.value import Value
+
+__all__ = ["ArrayBatch", "Batch", "layout_at", "padded"]
+
+cpu_extents = lazy("cpu_extents", globals())
+pyobjects = lazy("pyobjects", globals())
+
+_CPU = cpu()
+_INT64 = np.dtype(np.int64)
+
+
+class Batch:
+    """A batch at the border of a function: a layout, and samples in one of two storages.
+
+    Attributes
+    ----------
+    layout : Layout
+    padded : bool
+        Whether the samples are padded data.
+    sample_shape : tuple of int
+    dtype : dtype
+    array : ndarray
+        C-contiguous: ``(rows, T, *s)`` where padded, else flat ``(total, *s)``; ``(B, *s)`` or
+        ``s`` without a sequence axis.
+    """
+
+    __slots__ = ("dtype", "layout", "padded", "sample_shape")
+
+    array: Any
+    dtype: np.dtype
+    layout: Layout
+    padded: bool
+    sample_shape: tuple[int, ...]
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there are samples; without them the batch says what samples would be like."""
+        raise NotImplementedError
+
+    @property
+    def address(self) -> int:
+        """Where `array` begins in memory."""
+        raise NotImplementedError
+
+    def flat(self, copy: bool) -> np.ndarray:
+        """Return the valid samples ``(total, *s)``; with ``copy``, in memory of their own."""
+        array, layout = self.array, self.layout
+        if not self.padded:
+            return moves.copy_samples(array) if copy else array
+        if layout.contiguous:
+            return moves.padded_to_ragged(array, layout.offsets)
+        return moves.cells_to_ragged(array, layout.mask, layout.total)
+
+    def value(self, copy: bool) -> Value:
+        """Return a Value; with ``copy``, in memory of its own."""
+        if self.layout.kind == "sequence":
+            return Value._make(self.layout, _CPU, flat=self.flat(copy))
+        return Value._make(self.layout, _CPU, padded=self.flat(copy).view())
+
+
+class ArrayBatch(Batch):
+    """A batch whose samples are in a NumPy array."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, layout: Layout, padded: bool, array: np.ndarray):
+        self.layout = layout
+        self.padded = padded
+        self.array = array
+        self.dtype = array.dtype
+        self.sample_shape = array.shape[1 + padded if layout.kind == "sequence" else layout.axes :]
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there are samples."""
+        return self.array is not None
+
+    @property
+    def address(self) -> int:
+        """Where `array` begins in memory."""
+        return pyobjects.address(self.array)
+
+
+def layout_at(address: int, count: int, limit: int, offsets: bool) -> Layout | None:
+    """Return the layout of int64 offsets that end at ``limit``, or of lengths up to ``limit``.
+
+    None where they are no such thing. ``count`` is the number of sequences.
+    """
+    lengths, ends = np.empty(count, _INT64), np.empty(count + 1, _INT64)
+    if offsets:
+        steps = cpu_extents.read_offsets(address, limit, ends, lengths)
+    else:
+        steps = cpu_extents.read_lengths(address, limit, ends, lengths)
+        limit = limit if steps >= 0 else -1
+    if steps < 0:
+        return None
+    made = Layout("sequence", lengths, None, count, steps if offsets else limit)
+    made._offsets = ends
+    return made
+
+
+def padded(flat: np.ndarray, layout: Layout) -> np.ndarray:
+    """Return flat samples in the cells of a layout."""
+    if layout.contiguous:
+        return moves.ragged_to_padded(flat, layout.offsets, layout.steps)
+    return moves.ragged_to_cells(flat, layout.mask)

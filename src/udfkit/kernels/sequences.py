@@ -1,0 +1,395 @@
+"""Drivers: an author's body for one sequence, compiled into a loop over ranges of sequences.
+
+The text of a driver is generated for the arrays that a body takes, so that it slices its views out
+of flat values without any Python in between. Bodies allocate nothing and raise nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+from numba.core import types
+from numba.core.errors import NumbaError
+
+from udfkit.kernels.bodies import Body
+from udfkit.kernels.jit import JIT_DISABLED, driver, kernel
+
+__all__ = [
+    "Slot",
+    "compile_body",
+    "compile_count",
+    "compile_plan",
+    "driver_source",
+    "first_outside",
+    "poisoned",
+    "sum_chunks",
+]
+
+# A compiled body may contract a*b + c to one operation, which keeps NaN and infinities right.
+_OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+
+MOST_CHUNKS = 32
+LEAST_CHUNK_WEIGHT = 2048
+_LINE_ELEMENTS = 8
+
+poisoned = False
+"""Whether scratch is filled with NaN before each sequence, so that a test sees who reads it."""
+
+_compiled: dict[Any, Any] = {}
+_lock = threading.RLock()
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One argument of a body.
+
+    Attributes
+    ----------
+    name : str
+        As in the body's signature.
+    role : str
+        ``in`` or ``out`` with the kind, such as ``step in``; ``shared sum`` for the gradient of a
+        shared input; ``saved``, ``work``, ``option``.
+    dtype : str
+    rank : int
+        Of the view that the body gets; 0 for an option.
+    length : str
+        Of a per-step array, the name of its length.
+    shape : tuple of str
+        Of scratch, its sizes as source text.
+    """
+
+    name: str
+    role: str
+    dtype: str
+    rank: int
+    length: str = ""
+    shape: tuple[str, ...] = ()
+
+    @property
+    def is_scratch(self) -> bool:
+        """Whether the array is scratch."""
+        return self.role in ("saved", "work")
+
+
+def _scratch_groups(slots: Sequence[Slot], role: str) -> list[str]:
+    return sorted({slot.dtype for slot in slots if slot.role == role})
+
+
+def compile_body(
+    body: Body,
+    where: str,
+    slots: Sequence[Slot],
+    scratch: Sequence[Slot],
+    lengths: Sequence[str],
+    sizes: Sequence[str],
+) -> Callable[..., None]:
+    """Return ``drive(first, last, chunks, *offsets, sizes, *scratch, *arrays)`` for a body.
+
+    It runs the body for every sequence of the chunks from first to last. ``scratch`` are all
+    scratch arrays of the function, forward and backward, since saved ones lie side by side. Each
+    group of saved scratch takes two arguments, room and positions; one of work scratch its size.
+
+    Raises
+    ------
+    TypeError
+        When the body cannot be compiled, with the author's file and line.
+    """
+    key = ("drive", poisoned, body.key, tuple(slots), tuple(scratch), tuple(lengths), tuple(sizes))
+    return _remember(key, lambda: _compile_driver(body, where, slots, scratch, lengths, sizes))
+
+
+def compile_count(
+    body: Body, where: str, slots: Sequence[Slot], lengths: Sequence[str]
+) -> Callable[..., None]:
+    """Return ``count(first, last, *offsets, *arrays, out)``: the body's number for each sequence."""
+    key = ("count", body.key, tuple(slots), tuple(lengths))
+
+    def build() -> Any:
+        names = [f"a{k}" for k in range(len(slots))]
+        head = ["first", "last", *(f"o_{n}" for n in lengths), *names, "out"]
+        lines = [f"def drive({', '.join(head)}):", "    for i in range(first, last):"]
+        for name, slot in zip(names, slots, strict=True):
+            lines.append(f"        v_{slot.name} = {_view(slot, name)}")
+        lines.append(f"        out[i] = body({', '.join(f'v_{s.name}' for s in slots)})")
+        arrays = [_argument(slot) for slot in slots]
+        args = [types.int64, types.int64, *[_OFFSETS] * len(lengths), *arrays, _array("int64", 1)]
+        return _build(lines, body, where, slots, args)
+
+    return _remember(key, build)
+
+
+def compile_plan(
+    scratch: Sequence[Slot], weights: Sequence[str], lengths: Sequence[str], sizes: Sequence[str]
+) -> Callable[..., int]:
+    """Return ``plan(count, *offsets, sizes, positions, needs, chunks)``.
+
+    It fills the positions of each sequence's saved scratch ``(groups + 1, B + 1)``, whose last row
+    is the running weight, the size of the work scratch, and the boundaries of the chunks, and
+    returns the number of chunks. Chunks depend on nothing but lengths and sizes.
+    """
+    key = ("plan", tuple(scratch), tuple(weights), tuple(lengths), tuple(sizes))
+    return _remember(key, lambda: _compile_plan(scratch, weights, lengths, sizes))
+
+
+def _remember(key: Any, build: Callable[[], Any]) -> Any:
+    with _lock:
+        if key not in _compiled:
+            _compiled[key] = build()
+        return _compiled[key]
+
+
+def _array(dtype: str, rank: int, *, writable: bool = True) -> Any:
+    return types.Array(
+        numba.from_dtype(np.dtype(dtype)), max(rank, 1), "C", readonly=not writable, aligned=True
+    )
+
+
+_OFFSETS = _array("int64", 1, writable=False)
+
+
+def _argument(slot: Slot) -> Any:
+    """Return the numba type of the array that holds all views of a slot."""
+    if slot.role == "option":
+        return numba.from_dtype(np.dtype(slot.dtype))
+    extra = 1 if slot.role in ("each in", "each out") and slot.shape != ("scalar",) else 0
+    extra += slot.role == "shared sum"
+    return _array(slot.dtype, slot.rank + extra, writable=not slot.role.endswith(" in"))
+
+
+def _seen(slot: Slot) -> Any:
+    """Return the numba type of the view that a body gets."""
+    if slot.role == "option":
+        return numba.from_dtype(np.dtype(slot.dtype))
+    return _array(slot.dtype, slot.rank, writable=not slot.role.endswith(" in"))
+
+
+def _view(slot: Slot, array: str) -> str:
+    """Write how the view of sequence i is taken of the array that holds all."""
+    if slot.role.startswith("step"):
+        return f"{array}[o_{slot.length}[i]:o_{slot.length}[i + 1]]"
+    if slot.role.startswith("each"):
+        return f"{array}[i:i + 1]" if slot.shape == ("scalar",) else f"{array}[i]"
+    return f"{array}[chunk]" if slot.role == "shared sum" else array
+
+
+def _take(slot: Slot, at: str, room: str, *, poison: bool) -> list[str]:
+    """Write how a scratch array is taken of a room from position ``at`` on."""
+    size = " * ".join(f"({part})" for part in slot.shape)
+    shape = ", ".join(slot.shape)
+    view = f"{room}[{at}:{at} + size]"
+    shaped = view if slot.rank == 1 else f"{view}.reshape(({shape}))"
+    fill = [f"v_{slot.name}[...] = {_poison(slot.dtype)}"] if poison and poisoned else []
+    return [
+        f"size = {size}",
+        f"v_{slot.name} = {shaped}",
+        *fill,
+        f"{at} += (size + {_LINE_ELEMENTS - 1}) // {_LINE_ELEMENTS} * {_LINE_ELEMENTS}",
+    ]
+
+
+def _poison(dtype: str) -> str:
+    return "np.nan" if np.dtype(dtype).kind == "f" else "1"
+
+
+def _lengths_source(lengths: Sequence[str]) -> list[str]:
+    return [f"n_{n} = o_{n}[i + 1] - o_{n}[i]" for n in lengths]
+
+
+def _compile_driver(
+    body: Body,
+    where: str,
+    slots: Sequence[Slot],
+    scratch: Sequence[Slot],
+    lengths: Sequence[str],
+    sizes: Sequence[str],
+) -> Any:
+    lines, args = driver_source(where, slots, scratch, lengths, sizes)
+    return _build(lines, body, where, slots, args)
+
+
+def driver_source(
+    where: str,
+    slots: Sequence[Slot],
+    scratch: Sequence[Slot],
+    lengths: Sequence[str],
+    sizes: Sequence[str],
+    *,
+    on_cuda: bool = False,
+) -> tuple[list[str], list[Any]]:
+    """Write a driver and the types of its arguments.
+
+    On CUDA each thread has one chunk, and a room of its own in an array for work scratch, which
+    comes before the size of the room.
+    """
+    saved, work = _scratch_groups(scratch, "saved"), _scratch_groups(scratch, "work")
+    held = [slot for slot in slots if not slot.is_scratch]
+    head = ["first", "last", "chunks", *(f"o_{n}" for n in lengths), "sizes"]
+    args = [types.int64, types.int64, _array("int64", 1), *[_OFFSETS] * len(lengths)]
+    args.append(_array("int64", 1))
+    for group in saved:
+        head += [f"saved_{group}", f"at_{group}"]
+        args += [_array(group, 1), _array("int64", 1)]
+    for group in work:
+        head += [f"room_{group}"] if on_cuda else []
+        args += [_array(group, 1)] if on_cuda else []
+        head.append(f"need_{group}")
+        args.append(types.int64)
+    head += [f"a_{slot.name}" for slot in held]
+    args += [_argument(slot) for slot in held]
+
+    lines = [f"def drive({', '.join(head)}):"]
+    lines += [f"    n_{name} = sizes[{k}]" for k, name in enumerate(sizes)]
+    if on_cuda:
+        lines += ["    thread = cuda.grid(1)", "    chunk = first + thread"]
+        for group in work:
+            room = f"room_{group}[thread * need_{group}:(thread + 1) * need_{group}]"
+            lines.append(f"    work_{group} = {room}")
+        lines += ["    if chunk < last:"]
+    else:
+        lines += [f"    work_{group} = np.empty(need_{group}, np.{group})" for group in work]
+        lines += ["    for chunk in range(first, last):"]
+    lines += ["        for i in range(chunks[chunk], chunks[chunk + 1]):"]
+    inner = _lengths_source(lengths)
+    for slot in held:
+        inner.append(f"v_{slot.name} = {_view(slot, f'a_{slot.name}')}")
+        if slot.role.endswith("out") and on_cuda:
+            inner += [
+                f"flat = v_{slot.name}.reshape(v_{slot.name}.size)",
+                "for k in range(flat.shape[0]):",
+                "    flat[k] = 0",
+            ]
+        elif slot.role.endswith("out"):
+            inner.append(f"v_{slot.name}[...] = 0")
+    used = {slot.name for slot in slots}
+    for group in saved:
+        inner.append(f"p = at_{group}[i]")
+        for slot in scratch:
+            if slot.role == "saved" and slot.dtype == group:
+                fills = where.startswith("forward") and slot.name in used
+                inner += _take(slot, "p", f"saved_{group}", poison=fills and not on_cuda)
+    for group in work:
+        inner.append("p = 0")
+        for slot in scratch:
+            if slot.role == "work" and slot.dtype == group and slot.name in used:
+                inner += _take(slot, "p", f"work_{group}", poison=not on_cuda)
+    inner.append(f"body({', '.join(f'v_{slot.name}' for slot in slots)})")
+    lines += [f"            {line}" for line in inner]
+    return lines, args
+
+
+def _compile_plan(
+    scratch: Sequence[Slot], weights: Sequence[str], lengths: Sequence[str], sizes: Sequence[str]
+) -> Any:
+    saved, work = _scratch_groups(scratch, "saved"), _scratch_groups(scratch, "work")
+    head = ["count", *(f"o_{n}" for n in lengths), "sizes", "positions", "needs", "chunks"]
+    lines = [f"def plan({', '.join(head)}):"]
+    lines += [f"    n_{name} = sizes[{k}]" for k, name in enumerate(sizes)]
+    lines += ["    total = 0", f"    positions[{len(saved)}, 0] = 0"]
+    lines += [f"    saved_{g} = 0" for g in range(len(saved))]
+    lines += [f"    needs[{g}] = 0" for g in range(len(work))]
+    lines += ["    for i in range(count):"]
+    inner = _lengths_source(lengths)
+    inner.append(f"total += 64 + {' + '.join(weights) or '0'}")
+    for g, group in enumerate(saved):
+        inner.append(f"positions[{g}, i] = saved_{g}")
+        for slot in scratch:
+            if slot.role == "saved" and slot.dtype == group:
+                inner += [_rounded(slot), f"saved_{g} += size", "total += size"]
+    for g, group in enumerate(work):
+        inner.append("need = 0")
+        for slot in scratch:
+            if slot.role == "work" and slot.dtype == group:
+                inner += [_rounded(slot), "need += size", "total += size"]
+        inner.append(f"needs[{g}] = needs[{g}] if needs[{g}] > need else need")
+    inner.append(f"positions[{len(saved)}, i + 1] = total")
+    lines += [f"        {line}" for line in inner]
+    lines += [f"    positions[{g}, count] = saved_{g}" for g in range(len(saved))]
+    lines += [
+        f"    parts = total // {LEAST_CHUNK_WEIGHT}",
+        "    most = chunks.shape[0] - 1",
+        "    parts = 1 if parts < 1 else (most if parts > most else parts)",
+        "    done = 0",
+        "    chunks[0] = 0",
+        "    for i in range(count):",
+        f"        if positions[{len(saved)}, i + 1] * parts >= total * (done + 1) or i == count - 1:",
+        "            done += 1",
+        "            chunks[done] = i + 1",
+        "    return done",
+    ]
+    vector, table = _array("int64", 1), _array("int64", 2)
+    args = [types.int64, *[_OFFSETS] * len(lengths), vector, table, vector, vector]
+    return _compile_text(lines, "plan", {}, types.int64, args)
+
+
+def _rounded(slot: Slot) -> str:
+    size = " * ".join(f"({part})" for part in slot.shape)
+    return f"size = ({size} + {_LINE_ELEMENTS - 1}) // {_LINE_ELEMENTS} * {_LINE_ELEMENTS}"
+
+
+def _build(
+    lines: list[str], body: Body, where: str, slots: Sequence[Slot], args: Sequence[Any]
+) -> Any:
+    if JIT_DISABLED:
+        return _compile_text(lines, "drive", {"body": body.function}, types.void, args)
+    try:
+        compiled = numba.njit(**_OPTIONS)(body.frozen(numba.njit(**_OPTIONS)))
+        compiled.compile(tuple(_seen(slot) for slot in slots))
+        return _compile_text(lines, "drive", {"body": compiled}, types.void, args)
+    except NumbaError as error:
+        raise _short(error, body, where) from None
+
+
+def _compile_text(
+    lines: list[str], name: str, names: dict[str, Any], result: Any, args: Sequence[Any]
+) -> Any:
+    names = {"np": np, **names}
+    exec(compile("\n".join(lines), f"<udfkit {name}>", "exec"), names)  # noqa: S102
+    if JIT_DISABLED:
+        return names[name]
+    dispatcher = numba.njit(nogil=True, error_model="numpy")(names[name])
+    return dispatcher.compile(result(*args))
+
+
+def _short(error: NumbaError, body: Body, where: str) -> TypeError:
+    """Say in a few lines what numba says in a page, with the author's file and line."""
+    code = body.function.__code__
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    places = [(file, int(line)) for file, line in re.findall(r'File "([^"]+)", line (\d+)', text)]
+    files = {name.split("/")[-1]: name for name in body.files()}
+    places = [(files[f.split("/")[-1]], n) for f, n in places if f.split("/")[-1] in files]
+    file, line = places[0] if places else (code.co_filename, code.co_firstlineno)
+    skipped = ("Failed in", "During", "File", "There are", "- Of", "Overload", "With arg", "raised")
+    said = [part.strip() for part in text.splitlines() if part.strip()]
+    plain = [part for part in said if not part.startswith(skipped)]
+    first = " ".join(plain[:3]) if plain else said[0]
+    return TypeError(
+        f"{file}:{line}: {where} cannot be compiled: {first[:400]}. A body may use numbers, indexing "
+        f"and slices of its arrays, loops, the math module, udfkit.portable and functions of these"
+    )
+
+
+@kernel(nogil=True)
+def first_outside(indices, below):  # type: ignore[no-untyped-def]
+    """Return the first position of a number that is not in [0, below), or -1."""
+    for k in range(indices.shape[0]):
+        if indices[k] < 0 or indices[k] >= below:
+            return k
+    return -1
+
+
+@driver("void(float64[:, ::1], int64)", nogil=True)
+def sum_chunks(parts, count):  # type: ignore[no-untyped-def]
+    """Add rows up in pairs, pairs of pairs and so on; the sum is left in row 0."""
+    step = 1
+    while step < count:
+        for k in range(0, count - step, 2 * step):
+            for j in range(parts.shape[1]):
+                parts[k, j] += parts[k + step, j]
+        step *= 2

@@ -1,0 +1,73 @@
+"""Every body of udfkit.functions becomes a CUDA kernel, which the simulator could not tell."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import pytest
+import toolchain
+
+from udfkit.functions import attention, crf, ctc, dtw, edits, reductions
+
+pytestmark = pytest.mark.skipif(not toolchain.DEMANDED, reason=toolchain.WHY_NOT)
+
+CLASSES = [
+    attention.AttentionPooling,
+    crf.CrfDecode,
+    crf.LinearChainCrf,
+    ctc.Ctc,
+    dtw.SoftDtw,
+    edits.EditDistance,
+    reductions.LogSoftmax,
+    reductions.LogSumExp,
+    reductions.Max,
+    reductions.Mean,
+    reductions.Softmax,
+]
+
+
+def compile_kernel(cls: Any, phase: str, floats: str) -> str:
+    from numba import types
+
+    from udfkit.kernels.bodies import Body
+    from udfkit.kernels.cuda_sequences import make_kernel
+    from udfkit.sequence_program import Program
+
+    definition = cls._definition
+    whole = {**definition.takes, **definition.gives}
+    dtypes = {
+        name: str(d.dtype) if d.dtype else ("int64" if d.index_of else floats)
+        for name, d in whole.items()
+    }
+    program = Program(definition, dtypes, poisoned=False)
+    body = Body(getattr(definition, phase))
+    slots = program._slots(phase, body.function)
+    kernel, arguments = make_kernel(
+        body,
+        f"{phase} of {definition.name}",
+        slots,
+        program._scratch,
+        program.lengths,
+        program.sizes,
+    )
+    device = mock.MagicMock(compute_capability=(9, 0))
+    with mock.patch("numba.cuda.dispatcher.get_current_device", lambda: device):
+        text, _ = toolchain.numba_cuda().compile(
+            kernel.py_func,
+            types.void(*arguments),
+            cc=(9, 0),
+            output="ptx",
+            device=False,
+            abi="numba",
+        )
+    return str(text)
+
+
+@pytest.mark.parametrize("floats", ["float32", "float64"])
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_bodies_compile(cls, phase, floats):
+    if getattr(cls._definition, phase) is None:
+        pytest.skip("it has no gradient")
+    assert ".entry" in compile_kernel(cls, phase, floats)
