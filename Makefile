@@ -73,7 +73,8 @@ layers: $(DEV)
 # Forking from one process that has loaded the compiler takes a tenth of the time; measuring needs fresh processes.
 bench: $(DEV)
 	@test -f "$$HOME/.asv-machine.json" || $(BIN)/asv machine --yes </dev/null >/dev/null
-	$(BIN)/asv run --environment existing:$(PY) --launch-method forkserver --quick --dry-run --show-stderr
+	$(BIN)/asv check --environment existing:$(PY)
+	UDFKIT_BENCH_GRID=small $(BIN)/asv run --environment existing:$(PY) --launch-method forkserver --quick --dry-run --show-stderr
 
 bench-full: $(DEV)
 	@test -f "$$HOME/.asv-machine.json" || $(BIN)/asv machine --yes </dev/null >/dev/null

@@ -350,3 +350,16 @@ def test_simulator_counts_as_a_device():
     assert done.returncode == 0, done.stderr
     assert "available=True" in done.stdout
     assert "CUDA simulator of numba" in done.stdout
+
+
+def test_warmup_compiles_every_driver_and_says_where_it_is_kept(tmp_path):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "udfkit", "warmup"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if environment.get("NUMBA_DISABLE_JIT") == "1":
+        assert done.returncode == 1
+        return
+    assert done.returncode == 0, done.stderr
+    assert "kernels" in done.stdout
+    assert str(tmp_path) in done.stdout
+    assert list(tmp_path.rglob("*.nbc"))

@@ -1,4 +1,4 @@
-"""The command line: ``python -m udfkit demo``, ``check`` and ``info``.
+"""The command line: ``python -m udfkit demo``, ``check``, ``info`` and ``warmup``.
 
 The script ``udfkit-kernels`` runs the same. It still does when another distribution has overwritten
 files of this package, so nothing of udfkit is imported before a command needs it.
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     --------
     >>> from udfkit.cli import main
     >>> main([]) == 2
-    usage: python -m udfkit [-h] [--version] {demo,check,info} ...
+    usage: python -m udfkit [-h] [--version] {demo,check,info,warmup} ...
     ...
     True
     """
@@ -56,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.command == "info":
         print("\n".join(info_lines()))
         return 0
+    if arguments.command == "warmup":
+        return _warmup()
     parser.print_help()
     return 2
 
@@ -107,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
         help="check a user function, module:name: gradients, neighbours, padding, states",
     )
     commands.add_parser("info", help="versions, devices, threads, caches, and what CUDA lacks")
+    commands.add_parser("warmup", help="compile all kernels, so that no later process has to")
     return parser
 
 
@@ -132,6 +135,19 @@ def _check(arguments: list[str]) -> int:
     status, text = check_main(arguments)
     print(text, file=sys.stderr if status == 2 else sys.stdout)
     return status
+
+
+def _warmup() -> int:
+    from udfkit.kernels import cpu, cpu_padding, jit, pyobjects
+
+    modules = (cpu, cpu_padding, pyobjects)  # importing them is what makes their drivers known
+    count = jit.compile_drivers()
+    folder = jit.cache_folder()
+    print(f"{count} kernels of {len(modules)} modules compiled; kept in: {folder or 'no folder'}")
+    if folder is None:
+        print(_cache_text())
+        return 1
+    return 0
 
 
 def _versions() -> Iterator[tuple[str, str]]:
@@ -162,6 +178,7 @@ def _process() -> Iterator[tuple[str, str]]:
     yield "threads", _or_error(_threads_text)
     yield "kernel cache", _or_error(_cache_text)
     yield "memory limit", _or_error(_memory_text)
+    yield "buffer pool", _or_error(_pool_text)
 
 
 def _threads_text() -> str:
@@ -192,6 +209,13 @@ def _memory_text() -> str:
     origin = "UDFKIT_MAX_BYTES" if os.environ.get("UDFKIT_MAX_BYTES") else "memory of this machine"
     limit = memory.max_bytes()
     return f"{limit:,} bytes for one padded batch ({limit / 2**30:.1f} GiB; {origin})"
+
+
+def _pool_text() -> str:
+    from udfkit import memory
+
+    origin = "UDFKIT_POOL_BYTES" if os.environ.get("UDFKIT_POOL_BYTES") else "default"
+    return f"keeps at most {memory.stats().limit:,} bytes ({origin})"
 
 
 def _name() -> Iterator[tuple[str, str]]:
