@@ -1,6 +1,9 @@
 # Needs Python 3.11 or newer with venv, pip, and a C library. `make demo` on a fresh clone does everything.
 PYTHON ?= python3
 VENV ?= .venv
+CUDA_VENV ?= .venv-cuda
+# NVVM and ptxas must be of one release: an older ptxas refuses the PTX of a newer NVVM.
+CUDA_WHEELS ?= nvidia-nvvm nvidia-cuda-nvrtc nvidia-cuda-nvcc nvidia-cuda-nvdisasm
 
 BIN := $(VENV)/bin
 PY := $(BIN)/python
@@ -10,12 +13,14 @@ TEST := $(VENV)/.installed-test
 DEMO := $(VENV)/.installed-demo
 
 .DELETE_ON_ERROR:
-.PHONY: help demo info test lint format types layers bench bench-full coverage boundscheck package clean
+.PHONY: help demo info test test-torch test-jax test-interop test-tensorflow lint format types layers bench bench-full coverage boundscheck test-cuda-toolkit test-cuda-device package clean
 
 help:
 	@echo "make demo         install into $(VENV) and run the demo"
 	@echo "make info         what is installed, found and missing"
 	@echo "make test         run the tests and the examples in the docstrings"
+	@echo "make test-torch   the tests that need PyTorch, in .venv-torch; test-jax: JAX, in .venv-jax;"
+	@echo "                  test-interop: awkward, Arrow and pandas, in .venv-interop; test-tensorflow"
 	@echo "make lint         formatting and lint rules"
 	@echo "make format       format and fix what can be fixed"
 	@echo "make types        type check src/udfkit"
@@ -24,6 +29,8 @@ help:
 	@echo "make bench-full   measure the benchmarks (minutes)"
 	@echo "make coverage     line coverage of src/udfkit, kernels run as plain Python too, at least 95 %"
 	@echo "make boundscheck  the tests with bounds checks in the kernels"
+	@echo "make test-cuda-toolkit  the CUDA kernels through NVIDIA's compiler, no GPU needed (1 GB into $(CUDA_VENV))"
+	@echo "make test-cuda-device   the CUDA tests on this machine's GPU; fails where there is none"
 	@echo "make package      build the wheel and the source archive into dist/"
 	@echo "make clean        remove caches and $(VENV)"
 
@@ -54,7 +61,39 @@ info: $(DEMO)
 	$(PY) -m udfkit info
 
 test: $(TEST)
-	$(PY) -m pytest -q $(ARGS)
+	$(PY) -m pytest -q -n auto --dist loadfile $(ARGS)
+
+# Each library has an environment of its own, so that the one above stays small.
+TORCH_PACKAGES := torch==2.13.0
+JAX_PACKAGES := jax==0.10.2
+INTEROP_PACKAGES := awkward==2.14.0 pyarrow==26.0.1 pandas==3.1.1
+TENSORFLOW_PACKAGES := tensorflow-cpu==2.21.0
+
+.venv-%/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-$*
+	@echo "installing udfkit-kernels[test] and $(PACKAGES) into .venv-$*"
+	@.venv-$*/bin/python -m pip --disable-pip-version-check --no-input install --quiet --editable '.[test]' $(PACKAGES)
+	@touch $@
+
+# The examples in the docstrings of the adapters run here too; the options of the base run leave them out.
+ADAPTED := -m pytest -q -o addopts=--doctest-modules
+
+test-torch: PACKAGES := $(TORCH_PACKAGES)
+test-torch: .venv-torch/.installed
+	UDFKIT_TEST_TORCH=1 .venv-torch/bin/python $(ADAPTED) tests/with_torch src/udfkit/torch.py src/udfkit/adapters/torch*.py $(ARGS)
+
+test-jax: PACKAGES := $(JAX_PACKAGES)
+test-jax: .venv-jax/.installed
+	UDFKIT_TEST_JAX=1 .venv-jax/bin/python $(ADAPTED) tests/with_jax src/udfkit/jax.py src/udfkit/adapters/jax*.py $(ARGS)
+
+test-interop: PACKAGES := $(INTEROP_PACKAGES)
+test-interop: .venv-interop/.installed
+	UDFKIT_TEST_INTEROP=1 .venv-interop/bin/python $(ADAPTED) tests/interop \
+		src/udfkit/adapters/awkward.py src/udfkit/adapters/arrow.py src/udfkit/adapters/pandas.py src/udfkit/adapters/scipy.py $(ARGS)
+
+test-tensorflow: PACKAGES := $(TENSORFLOW_PACKAGES)
+test-tensorflow: .venv-tensorflow/.installed
+	UDFKIT_TEST_TENSORFLOW=1 .venv-tensorflow/bin/python $(ADAPTED) tests/interop src/udfkit/adapters/tensorflow.py $(ARGS)
 
 lint: $(DEV)
 	$(BIN)/ruff format --check .
@@ -90,9 +129,21 @@ coverage: $(TEST)
 boundscheck: $(TEST)
 	NUMBA_BOUNDSCHECK=1 $(PY) -m pytest -q $(ARGS)
 
+$(CUDA_VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(CUDA_VENV)
+	$(CUDA_VENV)/bin/python -m pip --disable-pip-version-check --no-input install --quiet \
+		--editable '.[test]' 'numba-cuda>=0.30,<0.40' $(CUDA_WHEELS)
+	@touch $@
+
+test-cuda-toolkit: $(CUDA_VENV)/.installed
+	UDFKIT_TEST_CUDA=toolkit $(CUDA_VENV)/bin/python -m pytest -q tests/cuda $(ARGS)
+
+test-cuda-device: $(TEST)
+	UDFKIT_TEST_CUDA=device $(PY) -m pytest -q tests/cuda $(ARGS)
+
 package: $(DEV)
 	$(PY) -m build --outdir dist .
 
 clean:
-	rm -rf $(VENV) .asv .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .coverage dist build
+	rm -rf $(VENV) .venv-torch .venv-jax .venv-interop .venv-tensorflow .asv .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .coverage dist build
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

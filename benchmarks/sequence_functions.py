@@ -5,6 +5,7 @@ anything is timed; each line is the ratio of medians of interleaved repetitions.
 where it is installed.
 """
 
+# ruff: noqa: D103, E402 - thread counts are set before NumPy reads them
 from __future__ import annotations
 
 import importlib
@@ -19,6 +20,8 @@ import numpy as np
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
+
+from sequence_references import NumpyPooling, crf_numpy, dtw_numpy
 
 import udfkit
 from udfkit import functions, threads
@@ -136,28 +139,6 @@ def ctc_case(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...], kind:
     report(what, {"udfkit": call, "torch": call_torch})
 
 
-def crf_numpy(scores: np.ndarray, tags: np.ndarray, a: np.ndarray, grad_a: np.ndarray) -> Any:
-    steps, count = scores.shape
-    alpha, beta = np.empty((steps, count)), np.zeros((steps, count))
-    alpha[0] = scores[0]
-    for t in range(1, steps):
-        ways = alpha[t - 1][:, None] + a
-        top = ways.max(axis=0)
-        alpha[t] = top + np.log(np.exp(ways - top).sum(axis=0)) + scores[t]
-    top = alpha[-1].max()
-    total = top + np.log(np.exp(alpha[-1] - top).sum())
-    path = scores[np.arange(steps), tags].sum() + a[tags[:-1], tags[1:]].sum()
-    for t in range(steps - 1, 0, -1):
-        ways = a + (scores[t] + beta[t])[None]
-        grad_a -= np.exp(alpha[t - 1][:, None] + ways - total)
-        top = ways.max(axis=1)
-        beta[t - 1] = top + np.log(np.exp(ways - top[:, None]).sum(axis=1))
-    grad = -np.exp(alpha + beta - total)
-    grad[np.arange(steps), tags] += 1
-    np.add.at(grad_a, (tags[:-1], tags[1:]), 1)
-    return path - total, grad
-
-
 def crf_torch(batch: list[np.ndarray], labels: list[np.ndarray], a: np.ndarray, dtype: Any) -> Any:
     count, steps, tags = len(batch), max(len(s) for s in batch), a.shape[0]
     padded = np.zeros((count, steps, tags), dtype)
@@ -222,36 +203,6 @@ def crf(rng: np.random.Generator) -> None:
             report(f"{np.dtype(dtype).name} B={count} T={low}-{high} K={tags}", calls)
 
 
-def dtw_numpy(x: np.ndarray, y: np.ndarray, gamma: float) -> Any:
-    n, m = len(x), len(y)
-    cost = ((x[:, None] - y[None]) ** 2).sum(-1)
-    r = np.full((n + m + 3, n + 2), np.inf)
-    d_all = np.zeros((n + m + 3, n + 2))
-    r[0, 0] = 0.0
-    for d in range(2, n + m + 1):
-        i = np.arange(max(1, d - m), min(n, d - 1) + 1)
-        d_all[d, i] = cost[i - 1, d - i - 1]
-        ways = np.stack([r[d - 2, i - 1], r[d - 1, i - 1], r[d - 1, i]]) / -gamma
-        top = ways.max(axis=0)
-        r[d, i] = d_all[d, i] - gamma * (top + np.log(np.exp(ways - top).sum(axis=0)))
-    value = r[n + m, n]
-    e = np.zeros((n + m + 3, n + 2))
-    e[n + m, n] = 1.0
-    r[~np.isfinite(r)] = -np.inf
-    share = np.zeros((n, m))
-    for d in range(n + m, 1, -1):
-        i = np.arange(max(1, d - m), min(n, d - 1) + 1)
-        if d < n + m:
-            e[d, i] = (
-                e[d + 1, i + 1] * np.exp((r[d + 1, i + 1] - r[d, i] - d_all[d + 1, i + 1]) / gamma)
-                + e[d + 1, i] * np.exp((r[d + 1, i] - r[d, i] - d_all[d + 1, i]) / gamma)
-                + e[d + 2, i + 1]
-                * np.exp((r[d + 2, i + 1] - r[d, i] - d_all[d + 2, i + 1]) / gamma)
-            )
-        share[i - 1, d - i - 1] = e[d, i]
-    return value, 2 * (share.sum(1)[:, None] * x - share @ y)
-
-
 def soft_dtw(rng: np.random.Generator) -> None:
     say("soft_dtw, forward and backward, against an anti-diagonal NumPy version")
     for dtype in (np.float32, np.float64):
@@ -276,35 +227,6 @@ def soft_dtw(rng: np.random.Generator) -> None:
             close(gradients[x].ragged().values, np.concatenate([g for _, g in found]))
             what = f"{np.dtype(dtype).name} B={count} T={low}-{high} D={size}"
             report(what, {"udfkit": call, "NumPy": call_numpy})
-
-
-class NumpyPooling(udfkit.UserFunction):
-    """Attention pooling as a loop over sequences."""
-
-    def infer_outputs(self) -> Any:
-        x = self.inputs[0]
-        return udfkit.output_variable(x.shape, x.dtype, x.dynamic_axes[:1])
-
-    def forward(self, args: Any, device: Any, retain: Any) -> Any:
-        xs, w = args
-        weights, ys = [], []
-        for x in xs:
-            score = x @ w
-            a = np.exp(score - score.max())
-            a /= a.sum()
-            weights.append(a)
-            ys.append(a @ x)
-        return (xs, w, weights, ys), np.stack(ys)
-
-    def backward(self, state: Any, root: Any, variables: Any) -> None:
-        xs, w, weights, ys = state
-        grad_w, grads = np.zeros_like(w), []
-        for x, a, y, g in zip(xs, weights, ys, root, strict=True):
-            s = a * (x @ g - g @ y)
-            grad_w += s @ x
-            grads.append(a[:, None] * g + s[:, None] * w)
-        x, w_variable = self.inputs
-        variables[x], variables[w_variable] = grads, grad_w
 
 
 def attention(rng: np.random.Generator) -> None:

@@ -1,4 +1,4 @@
-"""What a user function costs in PyTorch over a hand-written `torch.autograd.Function` doing nothing.
+"""What a user function costs in PyTorch over a hand-written autograd.Function that does nothing.
 
 Identity functions over 8 short sequences, forward and backward on one thread. The two are called in
 turn, so that both run in the same state of the machine and its caches; then each alone, in a loop
@@ -8,11 +8,12 @@ of its own. Needs PyTorch: ``python benchmarks/torch_overhead.py``.
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Callable
 
 import numpy as np
-import torch
+import torch  # noqa: TID251
 
 import udfkit
 import udfkit.torch
@@ -114,11 +115,13 @@ def cases() -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
 def main() -> None:
     """Print one line a case."""
     torch.set_num_threads(1)
-    sys.stdout.write(f"{'us a forward and backward':32}{'nothing':>9}{'udfkit':>9}{'more':>7}   alone: more")
+    head = f"{'us a forward and backward':32}{'nothing':>9}{'udfkit':>9}{'more':>7}"
+    sys.stdout.write(f"{head}   alone: more\n")
     for name, (nothing, user) in cases().items():
         bare, full = in_turn([nothing, user], CALLS)
         alone = in_turn([user], CALLS)[0] - in_turn([nothing], CALLS)[0]
-        print(f"{name:32}{bare:9.1f}{full:9.1f}{full - bare:7.1f}{alone:14.1f}")
+        line = f"{name:32}{bare:9.1f}{full:9.1f}{full - bare:7.1f}{alone:14.1f}"
+        sys.stdout.write(f"{line}\n")
 
 
 if __name__ == "__main__":

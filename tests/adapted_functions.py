@@ -1,4 +1,4 @@
-"""User functions for the tests of the adapters, each with a formula that other libraries have too."""
+"""User functions for the tests of the adapters, each of a formula that others have too."""
 
 from __future__ import annotations
 
@@ -79,7 +79,10 @@ class Mean(udfkit.UserFunction):
         return [len(s) for s in x], np.array(means, x[0].dtype if x else None).reshape(shape)
 
     def backward(self, lengths, grad):
-        return [np.repeat(g[np.newaxis] / max(n, 1), n, axis=0) for n, g in zip(lengths, grad)]
+        return [
+            np.repeat(g[np.newaxis] / max(n, 1), n, axis=0)
+            for n, g in zip(lengths, grad, strict=True)
+        ]
 
 
 class Scale(udfkit.UserFunction):

@@ -1,4 +1,4 @@
-"""Sequence functions: kinds of arrays, scratch, options, lengths, and what they share with others."""
+"""Sequence functions: kinds of arrays, scratch, options, lengths, empty batches, threads."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_objects_of_modules_are_watched_too():
     config.inner = types.ModuleType("config.inner")
     config.inner.shift = lambda a: a + 1.0
     space = {"config": config}
-    exec(  # noqa: S102
+    exec(
         "def forward(x, y):\n"
         "    for t in range(x.shape[0]):\n"
         "        y[t] = config.inner.shift(x[t] * config.K)\n",
@@ -134,7 +134,7 @@ def test_a_function_that_calls_itself_is_refused():
     def again(n):
         return 1 if n == 0 else again(n - 1)
 
-    with pytest.raises(TypeError, match="again calls itself, .* write a loop"):
+    with pytest.raises(TypeError, match=r"again calls itself, .* write a loop"):
         Body(again)
 
 
@@ -167,7 +167,7 @@ def test_an_input_cannot_be_written():
         y[0] = x[0]
 
     made = sequence_function(takes={"x": per_step("T")}, gives={"y": per_sequence()})(forward)
-    with pytest.raises(TypeError, match="cannot be compiled: .*readonly"):
+    with pytest.raises(TypeError, match=r"cannot be compiled: .*readonly"):
         made([udfkit.sequence.input_variable((), np.float64)]).eval([[1.0]])
 
 

@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from udfkit.variable import output_variable as output_variable
 
 _MODULES = ("device", "functions", "ops", "portable", "sequence")
+# Those that need another library are no part of ``from udfkit import *``.
+_NEED_A_LIBRARY = ("jax", "torch")
 _HOMES = {
     "batching": ("map_if_possible", "sanitize_batch", "variable_value_to_seq"),
     "buckets": ("bucket_batches",),
@@ -98,7 +100,7 @@ __all__ = sorted([*_HOME_OF, *_MODULES])
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
+    if name in _MODULES or name in _NEED_A_LIBRARY:
         return import_module(f"udfkit.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'udfkit' has no attribute {name!r}")

@@ -12,10 +12,13 @@ from udfkit import device as devices
 from udfkit import moves
 from udfkit.casting import cast_exactly, check_real, warn_cast
 from udfkit.device import DeviceDescriptor
+from udfkit.device_batches import from_device_array, from_device_list
 from udfkit.errors import WHAT_A_BATCH_CAN_BE, shape_text
+from udfkit.forms import check_rectangle, rectangle_layout
 from udfkit.items import host_array, is_scipy_sparse, plain_array, refuse_non_batch
 from udfkit.layout import Layout, check_starts, no_starts
 from udfkit.memory import check_size
+from udfkit.places import device_index_of, place_of
 from udfkit.ragged import Ragged
 from udfkit.rows import read_rows
 from udfkit.sparse import read_csr
@@ -93,7 +96,7 @@ def make_value(
         )
     if isinstance(batch, Value):
         return _check_value(var, batch, seq_starts, device)
-    device = devices.resolve(device)
+    asked, device = device, devices.resolve(device)
     if var.kind != "sequence" and not no_starts(seq_starts):
         raise ValueError(
             f"seq_starts were given, but variable {var.name!r} has no sequence axis: leave them "
@@ -101,11 +104,15 @@ def make_value(
         )
     warn_for = var if warn else None
     if type(batch) is list or type(batch) is tuple:
+        if batch and type(batch[0]) is not np.ndarray and device_index_of(batch[0]) is not None:
+            return from_device_list(var, batch, seq_starts, asked)
         return _from_list(var, batch, seq_starts, device, pad_now, warn_for)
     if isinstance(batch, Ragged):
         return _from_ragged(var, batch, seq_starts, device, copy, warn_for)
     if is_scipy_sparse(batch):
         return _from_one_csr(var, batch, seq_starts, device, warn_for)
+    if not isinstance(batch, np.ndarray) and device_index_of(batch) is not None:
+        return from_device_array(var, batch, seq_starts, asked, copy)
     if var.kind == "none" and var.shape == () and isinstance(batch, (bool, int, float)):
         batch = plain_array(batch, f"the batch for variable {var.name!r}")
     refuse_non_batch(batch, f"the batch for variable {var.name!r}")
@@ -161,6 +168,7 @@ def _from_ragged(
         flat = moves.copy_samples(values)
     else:
         flat = values
+    flat = place_of(device).send(flat)
     if var.kind == "sequence":
         layout = Layout.of_lengths(batch.lengths, starts)
         return Value._make(layout, device, flat=flat)
@@ -222,15 +230,7 @@ def _from_array(
         )
     check_real(array.dtype, where)
     axes = len(var.dynamic_axes)
-    if array.ndim != axes + len(var.shape) or not var.accepts_sample(array.shape[axes:]):
-        leading: tuple[str, ...] = ("B", "T")[:axes]
-        one = var.kind == "sequence" and var.accepts_sample(array.shape[1:])
-        raise ValueError(
-            f"{where} has shape {shape_text(array.shape)}, which does not fit its sample shape "
-            f"{shape_text(var.shape)}: expected "
-            f"{shape_text((*leading, *var.shape))}"
-            + ("; for one sequence pass a list with this array" if one else "")
-        )
+    check_rectangle(var, array.shape, where)
     rows, steps = (*array.shape[:axes], 1, 1)[:2]
     check_size(rows, steps, var.dtype.itemsize * prod(array.shape[axes:]), None)
     native = array.dtype.newbyteorder("=")
@@ -240,13 +240,8 @@ def _from_array(
     if data is array and (copy or not array.flags.c_contiguous):
         data = moves.copy_samples(array)
     data = np.ascontiguousarray(data).reshape(array.shape).view()
-    if var.kind == "sequence":
-        layout = Layout.of_rectangle(rows, steps, check_starts(seq_starts, rows))
-    elif var.kind == "batch":
-        layout = Layout.of_batch(len(array))
-    else:
-        layout = Layout.without_axes()
-    return Value._make(layout, device, padded=data)
+    data = place_of(device).send(data)
+    return Value._make(rectangle_layout(var, array.shape, seq_starts), device, padded=data)
 
 
 def _from_list(
@@ -287,12 +282,12 @@ def _from_list(
         will_pad=pad_now or var.kind == "batch",
     )
     if var.kind == "batch":
-        flat = moves.rows_to_ragged(rows, moves.offsets_of(rows.lengths))
+        flat = place_of(device).gather(rows, moves.offsets_of(rows.lengths))
         return Value._make(Layout.of_batch(len(items)), device, padded=flat)
     layout = Layout.of_lengths(rows.lengths, starts, rows.longest)
-    if pad_now:
+    if pad_now and not device.is_gpu:
         return Value._make(layout, device, moves.rows_to_padded(rows, layout.steps))
-    return Value._make(layout, device, flat=moves.rows_to_ragged(rows, layout.offsets))
+    return Value._make(layout, device, flat=place_of(device).gather(rows, layout.offsets))
 
 
 def variable_value_to_seq(value: Value, variable: Variable) -> Any:

@@ -56,8 +56,8 @@ def run_forward(
 ) -> tuple[BackPropState, dict[Variable, Value]]:
     """Do what `UserFunction._forward` says."""
     declared = function.outputs
-    values = _argument_values(function, arguments)
-    where = values[0].device if device is None else resolve(device)
+    values = _argument_values(function, arguments, device)
+    where = values[0].device
     asked = list(declared) if outputs is None else list(outputs)
     for variable in asked:
         _must_be_one_of(variable, declared, "output", function)
@@ -68,7 +68,8 @@ def run_forward(
     for variable in wanted:
         origin = f"forward of user function {function.name!r}, output {variable.name!r}"
         _must_be_value(function, origin, results[variable])
-        made[variable] = output_value(Returned(origin, variable), results[variable], values, where)
+        returned = Returned(origin, variable)
+        made[variable] = output_value(returned, results[variable], values, where)
         for other, value in zip(function.inputs, values, strict=True):
             if variable.named_axis is not None and other.named_axis == variable.named_axis:
                 check_same_lengths(origin, made[variable], f"input {other.name!r}", value)
@@ -160,7 +161,9 @@ def _for_user(function: UserFunction, value: Value, variable: Variable) -> Any:
     return value._sequences(variable.kind)
 
 
-def _argument_values(function: UserFunction, arguments: Any) -> list[Value]:
+def _argument_values(
+    function: UserFunction, arguments: Any, device: DeviceDescriptor | None
+) -> list[Value]:
     inputs = function.inputs
     if isinstance(arguments, Mapping):
         for key in arguments:
@@ -175,18 +178,20 @@ def _argument_values(function: UserFunction, arguments: Any) -> list[Value]:
         )
     if len(given) != len(inputs):
         raise ValueError(f"{function.name!r} has {len(inputs)} inputs, got {len(given)} arguments")
+    fed = next((value for value in given if isinstance(value, Value)), None)
+    where = fed.device if fed is not None and device is None else resolve(device)
     values = []
     for variable, value in zip(inputs, given, strict=True):
         if value is None and isinstance(variable, (Parameter, Constant)):
             value = make_value(
-                variable, variable.value, None, None, copy=True, pad_now=True, warn=False
+                variable, variable.value, None, where, copy=True, pad_now=True, warn=False
             )
         if not isinstance(value, Value):
             raise TypeError(
                 f"the argument for input {variable.name!r} is {describe(value)}, expected a Value: "
                 f"make one with sanitize_batch, or call eval"
             )
-        values.append(sanitize_batch(variable, value))
+        values.append(sanitize_batch(variable, value, device=where))
     _check_batch_sizes(inputs, values)
     return values
 
@@ -332,7 +337,7 @@ def _root_values(
                 f"the root gradient of {variable.name!r} is {describe(value)}, expected a Value: "
                 f"make one with sanitize_batch, or call grad"
             )
-        given[variable] = sanitize_batch(variable, value)
+        given[variable] = sanitize_batch(variable, value, device=device)
         if record and variable in record.outputs and variable.kind != "none":
             _check_root_lengths(variable, value, record.outputs[variable][0])
     if not contract_of(function.contract).all_outputs:

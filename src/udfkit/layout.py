@@ -82,6 +82,8 @@ class Layout:
     pieces : (ndarray, ndarray) or None
         An explicit index of the sequences: first cells and lengths of runs of cells, int64 (P,),
         in the order of the samples. Without one, samples are in row-major order.
+    on_device : dict
+        Copies of parts of it on devices, by (index, name).
     """
 
     __slots__ = (
@@ -92,6 +94,7 @@ class Layout:
         "from_rectangle",
         "kind",
         "lengths",
+        "on_device",
         "pieces",
         "rows",
         "steps",
@@ -110,6 +113,7 @@ class Layout:
     ):
         self.kind = kind
         self.pieces = pieces
+        self.on_device: dict[tuple[int, str], Any] = {}
         self.lengths = lengths
         self.rows = rows
         self.steps = steps

@@ -297,7 +297,7 @@ def _lease(
     block = _pool.take(capacity)
     if block is None:
         fresh = (np.zeros if zeroed else np.empty)(capacity, np.uint8)
-        block = (ctypes.c_char * capacity).from_buffer(fresh)
+        block = (ctypes.c_char * capacity).from_buffer(fresh.data)
     else:
         zeroed = False
     held = _Held((nbytes,), np.uint8, block)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from udfkit.batching import make_value
 from udfkit.device import DeviceDescriptor
 from udfkit.results import Returned, gradient_value, zeros_like
@@ -159,8 +157,4 @@ def _roots(
 
 
 def _ones(variable: Variable, value: Value) -> Value:
-    layout = value._layout
-    flat = np.ones((layout.total, *value._sample_shape), variable.dtype)
-    if layout.kind == "sequence":
-        return Value._make(layout, value.device, flat=flat)
-    return Value._make(layout, value.device, padded=flat.reshape(value.shape))
+    return Value._filled(1, value._layout, value._sample_shape, variable.dtype, value.device)

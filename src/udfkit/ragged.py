@@ -12,6 +12,7 @@ from udfkit.casting import check_dtype, check_real
 from udfkit.errors import shape_text
 from udfkit.items import host_array, refuse_non_batch
 from udfkit.layout import all_new, check_starts
+from udfkit.ragged_interop import Interop
 from udfkit.rows import read_rows
 
 __all__ = ["Ragged"]
@@ -54,7 +55,7 @@ def _check_offsets(offsets: Any, total: int, trim: bool) -> np.ndarray:
     return checked
 
 
-class Ragged(Sequence[np.ndarray]):
+class Ragged(Interop, Sequence[np.ndarray]):
     """A batch of sequences as flat values and offsets; a read-only Sequence of arrays.
 
     Parameters

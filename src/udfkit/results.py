@@ -49,10 +49,7 @@ def zeros_like(
     variable: Variable, layout: Layout, sample_shape: tuple[int, ...], device: DeviceDescriptor
 ) -> Value:
     """Return a Value of zeros."""
-    flat = np.zeros((layout.total, *sample_shape), variable.dtype)
-    if layout.kind == "sequence":
-        return Value._make(layout, device, flat=flat)
-    return Value._make(layout, device, padded=flat.reshape(layout.cell_shape + sample_shape))
+    return Value._filled(0, layout, sample_shape, variable.dtype, device)
 
 
 def output_value(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -62,8 +62,8 @@ class Size:
             names = _names(self._tree)
         except (SyntaxError, ValueError):
             raise ValueError(
-                f"size {given!r} cannot be read: use numbers, names, + - * //, min and max, such as "
-                f"'2*L + 1'"
+                f"size {given!r} cannot be read: use numbers, names, + - * //, min and max, "
+                f"such as '2*L + 1'"
             ) from None
         self.names = tuple(dict.fromkeys(names))
 
@@ -96,10 +96,19 @@ def _names(tree: ast.expr) -> list[str]:
         return [tree.id]
     if isinstance(tree, ast.BinOp) and type(tree.op) in _OPERATORS:
         return [*_names(tree.left), *_names(tree.right)]
-    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id in _CHOICES:
-        if len(tree.args) == 2 and not tree.keywords:
-            return [*_names(tree.args[0]), *_names(tree.args[1])]
+    if _is_choice(tree):
+        return [*_names(tree.args[0]), *_names(tree.args[1])]
     raise ValueError(ast.dump(tree))
+
+
+def _is_choice(tree: ast.expr) -> TypeGuard[ast.Call]:
+    return (
+        isinstance(tree, ast.Call)
+        and isinstance(tree.func, ast.Name)
+        and tree.func.id in _CHOICES
+        and len(tree.args) == 2
+        and not tree.keywords
+    )
 
 
 def _value(tree: ast.expr, sizes: Mapping[str, int]) -> int:
@@ -110,7 +119,8 @@ def _value(tree: ast.expr, sizes: Mapping[str, int]) -> int:
     if isinstance(tree, ast.BinOp):
         operate = _OPERATORS[type(tree.op)][1]
         return operate(_value(tree.left, sizes), _value(tree.right, sizes))
-    assert isinstance(tree, ast.Call)
+    if not _is_choice(tree):
+        raise ValueError(ast.dump(tree))
     choose: Any = _CHOICES[tree.func.id][1]  # type: ignore[attr-defined]
     return choose(_value(tree.args[0], sizes), _value(tree.args[1], sizes))
 
@@ -123,7 +133,8 @@ def _source(tree: ast.expr) -> str:
     if isinstance(tree, ast.BinOp):
         sign = _OPERATORS[type(tree.op)][0]
         return f"({_source(tree.left)} {sign} {_source(tree.right)})"
-    assert isinstance(tree, ast.Call)
+    if not _is_choice(tree):
+        raise ValueError(ast.dump(tree))
     sign = _CHOICES[tree.func.id][0]  # type: ignore[attr-defined]
     a, b = (_source(part) for part in tree.args)
     return f"({a} if {a} {sign} {b} else {b})"
@@ -231,7 +242,7 @@ def per_step(
 def per_sequence(
     *shape: int | str, dtype: Any = None, index_of: int | str | None = None
 ) -> Declared:
-    """Declare an array with one sample a sequence: the body sees shape ``shape``, ``(1,)`` for none.
+    """Declare an array with one sample a sequence: the body sees its shape, ``(1,)`` for a number.
 
     Parameters as `per_step`.
 

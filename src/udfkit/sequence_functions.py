@@ -12,11 +12,16 @@ from udfkit.device import DeviceDescriptor
 from udfkit.errors import shape_text
 from udfkit.function import UserFunction
 from udfkit.kernels import sequences
-from udfkit.results import CallRecord
 from udfkit.sequence_declarations import Declared, per_sequence, per_step, scratch, shared
 from udfkit.sequence_program import Definition, Program
-from udfkit.sequence_running import State, run_backward, run_forward
-from udfkit.state import BackPropState, UserBackPropState
+from udfkit.sequence_running import (
+    State,
+    fits_all,
+    run_backward,
+    run_forward,
+    wrapped_forward,
+)
+from udfkit.state import BackPropState
 from udfkit.value import Value
 from udfkit.variable import Axis, FreeDimension, Variable, output_variable
 
@@ -47,9 +52,8 @@ class SequenceFunction(UserFunction):
     ``grad_<output>`` and ``grad_<input>``. Outputs and gradients are 0 on entry, scratch is not.
 
     A body is compiled once for each choice of dtypes. It may use numbers, indexing and slices of
-    its arrays, loops, ``math``, `udfkit.portable`, and functions of these; globals must be numbers,
-    strings, tuples or functions, and when one of them changes, the body is compiled anew. Objects
-    of modules other than these are read when the body is compiled and watched the same way.
+    its arrays, loops, ``math``, `udfkit.portable`, and functions of these. Its globals, also those
+    of modules, must be numbers, strings, tuples or functions; it is compiled anew when one changes.
 
     Parameters
     ----------
@@ -178,8 +182,8 @@ class SequenceFunction(UserFunction):
             made = super().clone(cloned_inputs)
         finally:
             self._bound = kept
-        assert isinstance(made, SequenceFunction)
-        made._prepare(self._defined())
+        if isinstance(made, SequenceFunction):
+            made._prepare(self._defined())
         return made
 
     def _check_inputs(self, definition: Definition) -> None:
@@ -301,33 +305,11 @@ class SequenceFunction(UserFunction):
         device: DeviceDescriptor | None = None,
         outputs_to_retain: Iterable[Variable] | None = None,
     ) -> tuple[BackPropState, dict[Variable, Value]]:
-        """Run ``forward`` on Values, as `UserFunction._forward` says.
-
-        The usual case takes a short cut: what this class itself returns needs no checks.
-        """
+        """Run ``forward`` on Values; in the usual case without checks of what it returns."""
         plain = outputs is None and device is None and type(arguments) is list
-        if not plain or not _fits_all(self.inputs, arguments):
+        if not plain or not fits_all(self.inputs, arguments):
             return super()._forward(arguments, outputs, device, outputs_to_retain)
-        definition = self._defined()
-        try:
-            state, results = run_forward(
-                self, definition, self._program(definition), tuple(arguments)
-            )
-        except BaseException as error:
-            kind = type(self).__qualname__
-            error.add_note(f"in forward of user function {self.name!r} ({kind})")
-            raise
-        made = dict(zip(self.outputs, results, strict=True))
-        inputs = zip(self.inputs, arguments, strict=True)
-        record = CallRecord(
-            {variable: (value._layout, value._sample_shape) for variable, value in inputs},
-            {variable: (value._layout, value._sample_shape) for variable, value in made.items()},
-        )
-        where = arguments[0]._device
-        kept = UserBackPropState(self, where, state)
-        kept._wraps = True
-        kept._attach(where, record)
-        return kept, made
+        return wrapped_forward(self, self._defined(), arguments)
 
     def forward(self, arguments: Any, *rest: Any) -> Any:
         """Run the forward body over Values; what `UserFunction._forward` calls."""
@@ -356,23 +338,6 @@ class SequenceFunction(UserFunction):
                         f"{name!r}"
                     )
                 variables[variable] = gradient
-
-
-def _fits_all(variables: Sequence[Variable], values: Sequence[Any]) -> bool:
-    """Whether these are Values for these variables, of one batch size, beyond doubt."""
-    if len(values) != len(variables):
-        return False
-    count = -1
-    for variable, value in zip(variables, values, strict=True):
-        if type(value) is not Value or value._unbound or value._layout.kind != variable.kind:
-            return False
-        if value._dtype != variable.dtype or value._sample_shape != variable.shape:
-            return False
-        if variable.kind != "none":
-            if count not in (-1, value._layout.count):
-                return False
-            count = value._layout.count
-    return True
 
 
 def sequence_function(

@@ -291,7 +291,7 @@ class Program:
         rate = self.rates.get(phase, 0.0)
         bounds = [0, chunks]
         threads = 1
-        if chunks > 1 and rate * weight > THREAD_NANOSECONDS:
+        if chunks > 1 and rate * weight > THREAD_NANOSECONDS and not JIT_DISABLED:
             threads = min(thread_count(), chunks)
             if threads > 1:
                 bounds = list(range(chunks + 1))

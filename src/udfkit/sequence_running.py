@@ -11,14 +11,21 @@ import numpy as np
 from udfkit.kernels import sequences
 from udfkit.kernels.sequences import MOST_CHUNKS
 from udfkit.layout import Layout
+from udfkit.memory import empty
+from udfkit.results import CallRecord
 from udfkit.sequence_declarations import Declared
 from udfkit.sequence_program import Definition, Program
+from udfkit.state import UserBackPropState
 from udfkit.value import Value
+from udfkit.variable import Variable
 
-__all__ = ["State", "run_backward", "run_forward"]
+__all__ = ["State", "fits_all", "run_backward", "run_forward", "wrapped_forward"]
 
 CHUNK_BYTES = 64 << 20
 """Room for the sums of one shared gradient, a row a chunk, where that takes several rows."""
+
+SMALL = 2048
+"""Outputs with fewer samples are not taken from the pool."""
 
 
 class State:
@@ -88,7 +95,10 @@ def run_forward(
         step = declared.kind == "step"
         layout = state.layouts[definition.output_lengths[name]] if step else None
         lead = state.count if layout is None else layout.total
-        made = np.empty((lead, *samples[name]), program.dtypes[name])
+        shape = (lead, *samples[name])
+        # Small arrays skip the pool, whose bookkeeping would be noticed.
+        make = np.empty if lead < SMALL else empty
+        made = make(shape, program.dtypes[name])
         state.arrays[name] = _seen(declared, made)
         where = values[0]._device
         if layout is None:
@@ -99,6 +109,47 @@ def run_forward(
         args = _arguments(state, "forward", state.arrays)
         program.run("forward", state.chunks, state.weight, state.fixed + args)
     return state, results
+
+
+def wrapped_forward(
+    function: Any, definition: Definition, arguments: list[Value]
+) -> tuple[UserBackPropState, dict[Variable, Value]]:
+    """Do what an engine's call of forward does, for Values that fit."""
+    try:
+        program = function._program(definition)
+        state, results = run_forward(function, definition, program, tuple(arguments))
+    except BaseException as error:
+        kind = type(function).__qualname__
+        error.add_note(f"in forward of user function {function.name!r} ({kind})")
+        raise
+    made = dict(zip(function.outputs, results, strict=True))
+    inputs = zip(function.inputs, arguments, strict=True)
+    record = CallRecord(
+        {variable: (value._layout, value._sample_shape) for variable, value in inputs},
+        {variable: (value._layout, value._sample_shape) for variable, value in made.items()},
+    )
+    where = arguments[0]._device
+    kept = UserBackPropState(function, where, state)
+    kept._wraps = True
+    kept._attach(where, record)
+    return kept, made
+
+
+def fits_all(variables: Sequence[Variable], values: Sequence[Any]) -> bool:
+    """Whether these are Values for these variables, of one batch size, beyond doubt."""
+    if len(values) != len(variables):
+        return False
+    count = -1
+    for variable, value in zip(variables, values, strict=True):
+        if type(value) is not Value or value._unbound or value._layout.kind != variable.kind:
+            return False
+        if value._dtype != variable.dtype or value._sample_shape != variable.shape:
+            return False
+        if variable.kind != "none":
+            if count not in (-1, value._layout.count):
+                return False
+            count = value._layout.count
+    return True
 
 
 def run_backward(
@@ -117,7 +168,7 @@ def run_backward(
             sums[name] = np.zeros((max(state.chunks, 1), like.size))
             arrays[f"grad_{name}"] = sums[name].reshape(-1, *like.shape)
         else:
-            arrays[f"grad_{name}"] = np.empty(like.shape, like.dtype)
+            arrays[f"grad_{name}"] = empty(like.shape, like.dtype)
     if state.count:
         args = _arguments(state, "backward", arrays)
         state.program.run("backward", state.chunks, state.weight, state.fixed + args)
@@ -227,7 +278,7 @@ def _plan(definition: Definition, state: State, sizes: np.ndarray) -> None:
     state.weight = int(positions[groups, count])
     fixed: list[Any] = [chunks, *offsets, sizes]
     for row, dtype in zip(positions, program.saved_dtypes, strict=False):
-        fixed += [np.empty(int(row[count]), dtype), row]
+        fixed += [empty((int(row[count]),), dtype), row]
     state.fixed = (*fixed, *needs.tolist())
 
 

@@ -81,13 +81,22 @@ class OneHotSamples:
         lead, classes = prod(self.sample_shape[:-1]), self.sample_shape[-1]
         check_size(*cells, lead * classes * self.dtype.itemsize, [len(positions)])
         out = np.zeros((prod(cells), *self.sample_shape), self.dtype)
-        placed = np.full((prod(cells), lead), -1, np.int64)
-        placed[positions] = self.codes.reshape(-1, lead)
         one = np.ones(1, self.dtype)
         cpu_kernel("one_hot_to_dense")(
-            placed.reshape(-1), classes, self.dtype.itemsize, one.ctypes.data, out.ctypes.data
+            self.placed(positions, prod(cells)),
+            classes,
+            self.dtype.itemsize,
+            one.ctypes.data,
+            out.ctypes.data,
         )
         return out
+
+    def placed(self, positions: np.ndarray, cells: int) -> np.ndarray:
+        """Return the codes of so many cells, -1 where no sample is; one vector."""
+        lead = prod(self.sample_shape[:-1])
+        codes = np.full((cells, lead), -1, np.int64)
+        codes[positions] = self.codes.reshape(-1, lead)
+        return codes.reshape(-1)
 
     def nonzeros(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return (sample, position in the sample, value) of every one."""

@@ -12,10 +12,12 @@ from udfkit import device as devices
 from udfkit import moves
 from udfkit.casting import check_dtype, check_real
 from udfkit.device import DeviceDescriptor
-from udfkit.errors import DeviceError, shape_text
+from udfkit.errors import shape_text
+from udfkit.forms import check_form
 from udfkit.items import host_array, plain_array
 from udfkit.layout import Layout, read_layout
 from udfkit.memory import check_size
+from udfkit.places import HOST, Place, device_index_of, on_host, place_of
 from udfkit.ragged import Ragged
 from udfkit.sparse import ONE_HOT_SKIP, CsrSamples, OneHotSamples, read_one_hot
 from udfkit.variable import Variable
@@ -78,10 +80,14 @@ class Value:
         starts: Any = None,
         device: DeviceDescriptor | None = None,
     ):
+        index = None if isinstance(data, np.ndarray) else device_index_of(data)
+        if index is not None:
+            device = devices.gpu(index) if device is None else device
+            data = place_of(device).fetch(data)
         array = host_array(data, "data of a Value")
         array = plain_array(data, "data of a Value") if array is None else array
         check_real(array.dtype, "data of a Value")
-        layout = read_layout(array, mask, lengths, starts)
+        layout = read_layout(array, on_host(mask), on_host(lengths), starts)
         sample_bytes = array.itemsize * prod(array.shape[layout.axes :])
         check_size(layout.rows, layout.steps, sample_bytes, layout.lengths)
         padded = np.array(array, dtype=array.dtype.newbyteorder("="), order="C", subok=False)
@@ -89,22 +95,20 @@ class Value:
             padded[layout.mask == 0] = 0
         self._layout = layout
         self._device = devices.resolve(device)
-        self._padded: np.ndarray | None = padded
-        self._flat: np.ndarray | None = None
-        self._sparse: CsrSamples | OneHotSamples | None = None
         self._sample_shape = padded.shape[layout.axes :]
         self._dtype = padded.dtype
+        self._padded: Any = place_of(self._device).send(padded)
+        self._flat: Any = None
+        self._sparse: CsrSamples | OneHotSamples | None = None
         self._unbound = mask is None and lengths is None and starts is None
-        if self._device.is_gpu:
-            raise DeviceError(f"Values on {self._device} are not supported: use udfkit.cpu()")
 
     @classmethod
     def _make(
         cls,
         layout: Layout,
         device: DeviceDescriptor,
-        padded: np.ndarray | None = None,
-        flat: np.ndarray | None = None,
+        padded: Any = None,
+        flat: Any = None,
         sparse: CsrSamples | OneHotSamples | None = None,
     ) -> Value:
         """Make a Value of parts that were checked before; one form of its samples is enough."""
@@ -132,7 +136,21 @@ class Value:
             return self
         rows = self.shape[0] if variable.kind == "batch" else 1
         layout = Layout.of_batch(rows) if variable.kind == "batch" else Layout.without_axes()
-        return Value._make(layout, self._device, padded=self.data)
+        return Value._make(layout, self._device, padded=self._padded_data())
+
+    @classmethod
+    def _filled(
+        cls,
+        number: float,
+        layout: Layout,
+        sample_shape: tuple[int, ...],
+        dtype: np.dtype,
+        device: DeviceDescriptor,
+    ) -> Value:
+        """Make a Value whose valid samples all hold one number."""
+        shape = (layout.total, *sample_shape)
+        flat = np.full(shape, number, dtype) if number else np.zeros(shape, dtype)
+        return cls._make(layout, device, flat=place_of(device).send(flat))
 
     def _with_layout(self, layout: Layout) -> Value:
         """Return a Value of the same samples in the same cells with other starts."""
@@ -189,49 +207,60 @@ class Value:
         return Value._make(layout, devices.resolve(device), sparse=samples)
 
     @property
-    def data(self) -> np.ndarray:
-        """Padded data of shape `shape`; read-only, computed at first use."""
+    def data(self) -> Any:
+        """Padded data of shape `shape`, computed at first use: a read-only NumPy array on the CPU,
+        on a GPU a device array that nobody may write to.
+        """
+        return self._place.protect(self._padded_data())
+
+    @property
+    def _place(self) -> Place:
+        return place_of(self._device)
+
+    def _padded_data(self) -> Any:
         if self._padded is None:
-            self._padded = self._pad().reshape(self.shape)
-        self._padded.setflags(write=False)
+            layout = self._layout
+            if self._sparse is not None:
+                padded = self._place.densify(self._sparse, layout)
+            elif layout.kind != "sequence":
+                padded = self._flat
+            else:
+                padded = self._place.pad(self._flat, layout)
+            self._padded = self._place.reshape(padded, self.shape)
         return self._padded
 
-    def _pad(self) -> np.ndarray:
-        layout = self._layout
-        if self._sparse is not None:
-            return self._sparse.dense(layout.positions, (layout.rows, layout.steps))
-        flat = self._flat_values()
-        if layout.contiguous:
-            return moves.ragged_to_padded(flat, layout.offsets, layout.steps)
-        if layout.pieces is not None:
-            flat = moves.in_row_order(flat, *layout.pieces)
-        return moves.ragged_to_cells(flat, layout.mask)
-
-    def _flat_values(self) -> np.ndarray:
+    def _flat_values(self) -> Any:
         """Valid samples (total, *s) in order, computed at first use; never written."""
         if self._flat is None:
             self._flat = self._fresh_flat()
         return self._flat
 
-    def _fresh_flat(self) -> np.ndarray:
+    def _fresh_flat(self) -> Any:
         """Valid samples (total, *s) in order, in memory of their own."""
         if self._flat is not None:
-            return moves.copy_samples(self._flat)
-        layout = self._layout
+            return self._place.copy(self._flat)
         if self._sparse is not None:
-            return self._sparse.dense(np.arange(layout.total), (layout.total, 1))
-        if layout.kind != "sequence":
-            return moves.copy_samples(self.data).reshape(layout.total, *self._sample_shape)
-        if layout.contiguous:
-            return moves.padded_to_ragged(self.data, layout.offsets)
-        if layout.pieces is not None:
-            return moves.pieces_to_ragged(self.data, *layout.pieces)
-        return moves.cells_to_ragged(self.data, layout.mask, layout.total)
+            return self._place.densify_flat(self._sparse, self._layout)
+        if self._layout.kind != "sequence":
+            shape = (self._layout.total, *self._sample_shape)
+            return self._place.reshape(self._place.copy(self._padded), shape)
+        return self._place.unpad(self._padded, self._layout)
+
+    def _host_flat(self) -> np.ndarray:
+        """Valid samples (total, *s) in order, on the host, in memory of their own."""
+        if self._device.is_gpu:
+            return self._place.fetch(self._flat_values())
+        return self._fresh_flat()
 
     @property
-    def mask(self) -> np.ndarray:
+    def values(self) -> Any:
+        """Valid samples (total, *s), one sequence behind the other; on the device of the Value."""
+        return self._place.protect(self._flat_values())
+
+    @property
+    def mask(self) -> Any:
         """int8 mask: 0 invalid, 1 valid, 2 valid and a beginning; (rows, T), (B,) or ()."""
-        return self._layout.mask
+        return self._place.mask(self._layout)
 
     @property
     def is_masked(self) -> bool:
@@ -298,7 +327,7 @@ class Value:
             When ``out`` does not fit; nothing is written.
         """
         if out is None:
-            return moves.copy_samples(self.data)
+            return self._place.fetch(self._padded_data())
         if not isinstance(out, np.ndarray) or out.shape != self.shape or out.dtype != self.dtype:
             raise ValueError(
                 f"out is {type(out).__name__} {getattr(out, 'dtype', '')} "
@@ -306,17 +335,22 @@ class Value:
             )
         if not out.flags.writeable:
             raise ValueError("out is read-only: pass an array that can be written")
-        np.copyto(out, self.data)
+        np.copyto(out, self.data if self._place is HOST else self.asarray())
         return out
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self.data, dtype=dtype, copy=copy)
+        data = self.asarray() if self._device.is_gpu else self.data
+        return np.array(data, dtype=dtype, copy=copy)
 
     def ragged(self) -> Ragged:
-        """Return the sequences as a read-only Ragged, with the starts when any is continued."""
+        """Return the sequences as a read-only Ragged, with the starts when any is continued.
+
+        It is on the host: the samples of a GPU Value are copied.
+        """
         self._needs_axes("ragged form")
         starts = None if self._layout.all_new else self._layout.starts
-        return Ragged._trusted(self._flat_values(), self._layout.offsets, starts)
+        flat = self._host_flat() if self._device.is_gpu else self._flat_values()
+        return Ragged._trusted(flat, self._layout.offsets, starts)
 
     def as_sequences(self, variable: Variable | None = None) -> Any:
         """Return a list with a fresh array ``(length, *s)`` for each sequence.
@@ -331,20 +365,26 @@ class Value:
                 return list(self.asarray()[:, np.newaxis])
         offsets = self._layout.offsets
         if self._sparse is None or len(self._sample_shape) != 1:
-            return moves.split(self._fresh_flat(), self._layout.lengths)
+            return moves.split(self._host_flat(), self._layout.lengths)
         bounds = zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
         return [self._sparse.rows(a, b) for a, b in bounds]
 
     def _sequences(self, kind: str) -> Any:
         if kind != "sequence":
             return self.asarray()
-        return moves.split(self._fresh_flat(), self._layout.lengths)
+        return moves.split(self._host_flat(), self._layout.lengths)
 
     def to(self, device: DeviceDescriptor) -> Value:
         """Return this batch on ``device``; itself when it is there already."""
-        if devices.resolve(device) == self._device:
+        device = devices.resolve(device)
+        if device == self._device:
             return self
-        raise DeviceError(f"Values on {device} are not supported: use udfkit.cpu()")
+        if self._sparse is not None:
+            return Value._make(self._layout, device, sparse=self._sparse)
+        flat = place_of(device).send(self._host_flat())
+        made = Value._make(self._layout, device, flat=flat)
+        made._unbound = self._unbound
+        return made
 
     def equals(self, other: Any) -> bool:
         """Whether shape, dtype, lengths, starts and the bytes of all valid cells are equal."""
@@ -364,7 +404,11 @@ class Value:
         if self._sparse is not None and other._sparse is not None:
             pairs = zip(self._sparse.nonzeros(), other._sparse.nonzeros(), strict=True)
             return all(a.tobytes() == b.tobytes() for a, b in pairs)
-        return self._flat_values().tobytes() == other._flat_values().tobytes()
+        mine, theirs = (
+            value._host_flat() if value._device.is_gpu else value._flat_values()
+            for value in (self, other)
+        )
+        return bool(mine.tobytes() == theirs.tobytes())
 
     def _check_fits(self, variable: Variable) -> None:
         """Raise ValueError unless this batch is one for ``variable``."""
@@ -372,24 +416,11 @@ class Value:
         if self._unbound and variable.kind != kind:
             axes = len(variable.dynamic_axes)
             kind, sample = (variable.kind if len(self.shape) >= axes else kind), self.shape[axes:]
-        if kind != variable.kind:
-            raise ValueError(
-                f"the Value has {_AXES[kind]}, but variable {variable.name!r} has "
-                f"{_AXES[variable.kind]}: make it with sanitize_batch for this variable"
-            )
-        if not variable.accepts_sample(sample):
-            raise ValueError(
-                f"the Value has shape {shape_text(self.shape)}, with samples of shape "
-                f"{shape_text(sample)}; variable {variable.name!r} expects samples of shape "
-                f"{shape_text(variable.shape)}"
-            )
-        if self.dtype != variable.dtype:
-            raise ValueError(
-                f"the Value has dtype {self.dtype}, but variable {variable.name!r} has "
-                f"{variable.dtype}: cast the arrays before making it"
-            )
+        check_form(variable, kind, self.shape, sample, self._dtype)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self._device.is_gpu:
+            raise TypeError(f"a Value on {self._device} cannot be pickled: use value.to(cpu())")
         layout = self._layout
         mask = None if layout.contiguous else layout.mask
         state = (
@@ -414,13 +445,6 @@ class Value:
         form = "sparse " if self.is_sparse else ""
         masked = ", masked" if self.is_masked else ""
         return f"Value({form}{self.dtype} {shape_text(self.shape)} on {self._device}{masked})"
-
-
-_AXES = {
-    "sequence": "a batch axis and a sequence axis",
-    "batch": "a batch axis only",
-    "none": "no axes",
-}
 
 
 def _unpickle(state: tuple[Any, ...], storage: dict[str, Any], unbound: bool) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from udfkit.errors import DeviceError
 from udfkit.kernels import cuda_arrays, cuda_target
 from udfkit.kernels.cuda_arrays import DeviceView, read_array, release, wait
+from udfkit.kernels.cuda_pool import DevicePool
 
 
 class Foreign:
@@ -33,7 +35,10 @@ class Cuda:
         self.log: list[tuple[str, Any]] = []
 
     def external_stream(self, number: int) -> str:
-        return f"external {number}"
+        return f"stream {number}"
+
+    def get_current_device(self) -> Any:
+        return type("Device", (), {"id": 0})
 
     def event(self, timing: bool) -> Any:
         assert timing is False, "an event with a time costs more and is not needed"
@@ -55,6 +60,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     made = Cuda()
     monkeypatch.setattr(cuda_target, "module", lambda: made)
     monkeypatch.setattr(cuda_target, "is_simulated", lambda: False)
+    cuda_arrays._external.cache_clear()
     monkeypatch.setattr(cuda_arrays, "device_of", lambda address: address >> 44 & 1)
     return made
 
@@ -63,7 +69,10 @@ class Stream:
     """A stream as numba has them."""
 
     def __init__(self, number: int) -> None:
-        self.handle = type("Handle", (), {"value": number})
+        self._number = number
+
+    def __int__(self) -> int:
+        return self._number
 
 
 def test_foreign_array_is_taken_by_address(cuda: Cuda) -> None:
@@ -128,25 +137,84 @@ def test_a_part_of_a_view_shares_its_memory() -> None:
         (None, 0, []),
         (1, 0, []),
         (7, Stream(7), []),
-        (7, 0, [("record", "external 7"), ("wait", 0)]),
-        (1, Stream(9), [("record", 0), ("wait", "numba 9")]),
-        (2, Stream(9), [("record", "external 2"), ("wait", "numba 9")]),
+        (7, 0, [("record", "stream 7"), ("wait", 0)]),
+        (1, Stream(9), [("record", 0), ("wait", "stream 9")]),
+        (2, Stream(9), [("record", "stream 2"), ("wait", "stream 9")]),
     ],
 )
 def test_streams_wait_for_each_other_by_events(
     cuda: Cuda, producer: int | None, stream: Any, log: list[Any]
 ) -> None:
     wait(producer, stream)
-    found = [(what, "numba 9" if isinstance(on, Stream) else on) for what, on in cuda.log]
-    assert found == log
+    assert cuda.log == log
 
 
 def test_input_is_handed_back_to_its_stream(cuda: Cuda) -> None:
     release(7, 0)
-    assert cuda.log == [("record", 0), ("wait", "external 7")]
+    assert cuda.log == [("record", 0), ("wait", "stream 7")]
     release(1, 0)
     release(None, 0)
     assert len(cuda.log) == 2
+
+
+class TorchStream:
+    """A stream as PyTorch has them."""
+
+    cuda_stream = 77
+
+
+class ProtocolStream:
+    """A stream as cuda.core has them."""
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, 78
+
+
+@pytest.mark.parametrize(
+    ("stream", "number"),
+    [
+        (0, 0),
+        (None, 0),
+        (1, 0),
+        (2, 2),
+        (Stream(9), 9),
+        (TorchStream(), 77),
+        (ProtocolStream(), 78),
+    ],
+)
+def test_streams_of_other_libraries(cuda: Cuda, stream: Any, number: int) -> None:
+    assert cuda_arrays.stream_number(stream) == number
+    made = cuda_arrays.numba_stream(stream)
+    assert made == (f"stream {number}" if number else 0)
+    assert cuda_arrays.numba_stream(stream) is made, "a new object would miss the launch cache"
+
+
+def test_arrays_come_out_of_the_pool_and_name_their_stream(
+    cuda: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[dict[str, Any]] = []
+
+    class Block:
+        def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+            self.device_ctypes_pointer = type("Pointer", (), {"value": 4096 * (1 + len(made))})
+
+    def adopt(interface: dict[str, Any], owner: Any, sync: bool) -> Any:
+        assert sync is False, "taking the interface of an own array would wait on the host"
+        made.append(interface)
+        return owner
+
+    cuda.device_array = Block
+    cuda.from_cuda_array_interface = adopt
+    monkeypatch.setattr(cuda_arrays, "pool", DevicePool(1 << 20))
+    first = cuda_arrays.empty((3, 5), np.float32)
+    second = cuda_arrays.empty((3, 5), np.float32, Stream(9))
+    assert [m["stream"] for m in made] == [1, 9]
+    assert made[0]["data"] != made[1]["data"]
+    del first
+    gc.collect()
+    third = cuda_arrays.empty((16,), np.float32)
+    assert made[2]["data"] == made[0]["data"]
+    assert third is not second
 
 
 class OldMetadata:

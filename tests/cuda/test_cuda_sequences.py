@@ -52,7 +52,7 @@ def compile_kernel(cls: Any, phase: str, floats: str) -> str:
         program.sizes,
     )
     device = mock.MagicMock(compute_capability=(9, 0))
-    with mock.patch("numba.cuda.dispatcher.get_current_device", lambda: device):
+    with mock.patch("numba.cuda.dispatcher.get_current_device", return_value=device):
         text, _ = toolchain.numba_cuda().compile(
             kernel.py_func,
             types.void(*arguments),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import udfkit
-from functions.checks import assert_gradient, differences, ragged
+from function_checks import assert_gradient, differences, ragged
 
 
 def pool(x, w):

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 
 import udfkit
-from functions.checks import assert_gradient, differences, ragged
+from function_checks import assert_gradient, differences, ragged
 
 LENGTHS = [3, 0, 1, 4, 2]
 
 
 def path_score(scores, transitions, path):
     steps = sum(scores[t, k] for t, k in enumerate(path))
-    return steps + sum(transitions[i, k] for i, k in zip(path[:-1], path[1:], strict=True))
+    return steps + sum(transitions[i, k] for i, k in pairwise(path))
 
 
 def all_paths(scores, transitions):

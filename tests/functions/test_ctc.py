@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import udfkit
-from functions.checks import assert_gradient, differences, ragged
+from function_checks import assert_gradient, differences, ragged
 
 
 def log_softmax(x):

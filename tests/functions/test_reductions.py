@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import udfkit
-from functions.checks import assert_gradient, differences, ragged
+from function_checks import assert_gradient, differences, ragged
 from udfkit import functions
 
 LENGTHS = [3, 0, 1, 6]

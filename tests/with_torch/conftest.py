@@ -4,5 +4,8 @@ from __future__ import annotations
 
 import os
 
-# Without the variable nothing here is read; with it a missing PyTorch is an error.
-collect_ignore_glob = [] if os.environ.get("UDFKIT_TEST_TORCH") == "1" else ["test_*.py"]
+# Without the variable nothing here is read; with it a missing library is an error. This file, whose
+# name others have too, is never a module to search for examples.
+collect_ignore_glob = ["conftest.py"]
+if os.environ.get("UDFKIT_TEST_TORCH") != "1":
+    collect_ignore_glob += ["test_*.py"]

@@ -1,4 +1,4 @@
-"""ctc_loss equals torch.nn.functional.ctc_loss, values and gradients, over random ragged batches."""
+"""ctc_loss equals torch.nn.functional.ctc_loss in values and gradients."""
 
 from __future__ import annotations
 

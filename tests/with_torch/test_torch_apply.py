@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import adapted_functions as adapted
 import numpy as np
 import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+import adapted_functions as adapted
 import udfkit
 import udfkit.torch
 
@@ -119,7 +119,7 @@ def test_gradcheck_tells_a_wrong_gradient():
         def backward(self, x, grad):
             return [s * g for s, g in zip(x, grad, strict=True)]
 
-    (values, offsets), leaf, _ = batch("offsets", LENGTHS)
+    (_, offsets), leaf, _ = batch("offsets", LENGTHS)
     function = Wrong([adapted.sequences(2)])
     with pytest.raises(RuntimeError, match="Jacobian mismatch"):
         torch.autograd.gradcheck(lambda v: udfkit.torch.apply(function, (v, offsets))[0], (leaf,))
@@ -127,7 +127,7 @@ def test_gradcheck_tells_a_wrong_gradient():
 
 def test_gradcheck_of_several_inputs_and_outputs():
     function = adapted.several()
-    (a, lengths), first, _ = batch("lengths", LENGTHS, shape=())
+    (_, lengths), first, _ = batch("lengths", LENGTHS, shape=())
     b = torch.randn(sum(LENGTHS), dtype=torch.float64, requires_grad=True)
 
     def run(first, second):
@@ -142,7 +142,7 @@ def test_gradcheck_of_several_inputs_and_outputs():
 
 def test_gradcheck_of_parameters():
     function = adapted.scale()
-    (values, offsets), leaf, _ = batch("offsets", LENGTHS)
+    (_, offsets), leaf, _ = batch("offsets", LENGTHS)
     weight, bias = (
         torch.randn(2, dtype=torch.float64, requires_grad=True),
         torch.randn(2, dtype=torch.float64, requires_grad=True),
@@ -195,7 +195,7 @@ def test_output_of_other_lengths(form):
 @pytest.mark.parametrize("shape", [(), (2,), (0,), (2, 0, 3)])
 def test_empty_batches(form, lengths, shape):
     function = adapted.Square([adapted.sequences(shape)])
-    given, leaf, cells = batch(form, lengths, shape=shape, steps=0 if not lengths else 2)
+    given, leaf, _ = batch(form, lengths, shape=shape, steps=0 if not lengths else 2)
     tensor, extents = udfkit.torch.apply(function, given)
     assert tensor.shape == leaf.shape
     assert torch.equal(extents, given[1])
@@ -279,3 +279,22 @@ def test_contracts(contract):
     result, _ = udfkit.torch.apply(Chosen([adapted.sequences(2)]), (values, offsets))
     result.sum().backward()
     assert torch.equal(leaf.grad, 2 * leaf)
+
+
+def test_a_named_axis_means_equal_lengths():
+    axis = udfkit.Axis("words")
+    a, b = (
+        udfkit.sequence.input_variable((), np.float64, sequence_axis=axis, name=name)
+        for name in "ab"
+    )
+    values = torch.zeros(5, dtype=torch.float64)
+    one, other = torch.tensor([0, 2, 5]), torch.tensor([0, 3, 5])
+    with pytest.raises(ValueError, match="sequence 0 has length 3, expected 2, the length of"):
+        udfkit.torch.apply(adapted.Several([a, b]), (values, one), (values, other))
+
+    class Shorter(adapted.Square):
+        def forward(self, x, device, outputs_to_retain):
+            return None, [s[1:] for s in x]
+
+    with pytest.raises(ValueError, match="sequence 0 has length 1, expected 2, the length of"):
+        udfkit.torch.apply(Shorter([a]), (values, one))

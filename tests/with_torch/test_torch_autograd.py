@@ -1,17 +1,18 @@
-"""How `udfkit.torch.apply` behaves as a node of PyTorch's graph: gradients, state, memory, errors."""
+"""`udfkit.torch.apply` as a node of PyTorch's graph: gradients, state, memory, errors."""
 
 from __future__ import annotations
 
 import gc
 import threading
 import weakref
+from typing import ClassVar
 
-import adapted_functions as adapted
 import numpy as np
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+import adapted_functions as adapted
 import udfkit
 import udfkit.torch
 
@@ -20,7 +21,7 @@ LENGTHS = torch.tensor([3, 0, 2])
 
 
 class Counted:
-    alive: weakref.WeakSet = weakref.WeakSet()
+    alive: ClassVar[weakref.WeakSet] = weakref.WeakSet()
 
     def __init__(self):
         Counted.alive.add(self)
@@ -232,7 +233,7 @@ def test_gradients_that_do_not_arrive():
 
 def test_a_gradient_for_a_variable_that_needs_none_is_an_error():
     function = adapted.Square([adapted.sequences(2, needs_gradient=False, name="x")])
-    with pytest.raises(ValueError, match="'x' of .* requires a gradient, but the variable needs"):
+    with pytest.raises(ValueError, match=r"'x' of .* requires a gradient, but the variable needs"):
         udfkit.torch.apply(function, (leaf(5, 2), OFFSETS))
     with torch.no_grad():
         udfkit.torch.apply(function, (leaf(5, 2), OFFSETS))
@@ -308,7 +309,7 @@ def test_gradients_of_user_code_are_checked(extents):
     values = leaf(5, 2) if extents is OFFSETS else leaf(3, 4, 2)
     function = Odd([adapted.sequences(2)])
     result, _ = udfkit.torch.apply(function, (values, extents))
-    with pytest.raises(ValueError, match="gradient of .*: sequence 0 has length 1, expected 3"):
+    with pytest.raises(ValueError, match=r"gradient of .*: sequence 0 has length 1, expected 3"):
         result.sum().backward()
 
 

@@ -1,17 +1,17 @@
-"""User functions under `torch.compile`: opaque to it, without graph breaks where shapes are known."""
+"""User functions under `torch.compile`: opaque, and no graph break where shapes are known."""
 
 from __future__ import annotations
 
 import gc
 import weakref
 
-import adapted_functions as adapted
 import numpy as np
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.utils.rnn import pack_padded_sequence
 
+import adapted_functions as adapted
 import udfkit
 import udfkit.torch
 

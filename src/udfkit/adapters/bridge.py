@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from udfkit.device import cpu
 from udfkit.dispatch import (
     _call_backward,
     _call_forward,
+    _check_batch_sizes,
     _missing_gradients,
     _must_be_value,
     _wrap_state,
@@ -32,12 +33,26 @@ from udfkit.kernels import lazy
 from udfkit.layout import Layout
 from udfkit.memory import SMALLEST_POOLED
 from udfkit.ragged import Ragged
-from udfkit.results import CallRecord, Returned, gradient_value, output_value, zeros_like
+from udfkit.results import (
+    CallRecord,
+    Returned,
+    check_same_lengths,
+    gradient_value,
+    output_value,
+    zeros_like,
+)
 from udfkit.rows import read_rows
 from udfkit.value import Value
 from udfkit.variable import FreeDimension, Variable
 
-__all__ = ["checked_gradient", "checked_output", "is_one_to_one", "run_backward", "run_forward"]
+__all__ = [
+    "checked_gradient",
+    "checked_output",
+    "is_one_to_one",
+    "raise_for_returned",
+    "run_backward",
+    "run_forward",
+]
 
 pyobjects = lazy("pyobjects", globals())
 borders = lazy("pyobjects_borders", globals())
@@ -68,8 +83,12 @@ def run_forward(
     TypeError, ValueError
         As `UserFunction._forward` does.
     """
+    if _runs_itself(function):
+        layouts = [b.layout for b in inputs if b.layout.kind == "sequence"]
+        state, values = function._forward([batch.value(copy) for batch in inputs])
+        return state, [_stored(values[v], layouts, pad) for v in function.outputs]
     if len(inputs) > 1:
-        _check_batch_sizes(function, inputs)
+        _check_batch_sizes(function.inputs, cast(list[Value], inputs))
     given = [_for_user(function, batch, copy) for batch in inputs]
     declared = function.outputs
     state, results = _call_forward(function, given, list(declared), _CPU, [])
@@ -119,12 +138,44 @@ def run_backward(
             values[variable] = zeros_like(variable, batch.layout, batch.sample_shape, _CPU)
     given = sum(batch.is_there for batch in roots)
     requested = [function.inputs[k] for k in wanted]
+    if _runs_itself(function):
+        found = function._backward(state, values, requested)
+        return [
+            _stored(found[v], [inputs[k].layout], inputs[k].padded)
+            for k, v in zip(wanted, requested, strict=True)
+        ]
     wrapped = _wrap_state(function, state, _CPU, _NO_RECORD)
     results = _call_backward(function, wrapped, values, given, requested)
     return [
         checked_gradient(function, k, results[variable], inputs, roots, copy)
         for k, variable in zip(wanted, requested, strict=True)
     ]
+
+
+class _Replay:
+    """Stands for a function whose forward has returned already."""
+
+    def __init__(self, function: UserFunction, returned: Any):
+        self.name = function.name
+        self.outputs = function.outputs
+        self.forward = lambda *_: returned
+
+
+def raise_for_returned(function: UserFunction, returned: Any) -> NoReturn:
+    """Raise what `UserFunction._forward` does for a forward of one output that returned this.
+
+    Raises
+    ------
+    TypeError, ValueError
+        When it is no tuple of a state and a result.
+    """
+    _call_forward(_Replay(function, returned), [None], list(function.outputs), _CPU, [])  # type: ignore[arg-type]
+    raise AssertionError(returned)
+
+
+def _runs_itself(function: UserFunction) -> bool:
+    """Whether the function has a way from Values to Values of its own."""
+    return type(function)._forward is not UserFunction._forward
 
 
 def is_one_to_one(function: UserFunction) -> bool:
@@ -170,7 +221,14 @@ def checked_output(
         _must_be_value(function, origin, result)
         values = [batch.value(copy=False) for batch in inputs]
         value = output_value(Returned(origin, variable), result, values, _CPU)
-        return _stored(value, layouts, pad)
+        made = _stored(value, layouts, pad)
+    axis = variable.named_axis
+    if axis is not None:
+        for other, batch in zip(function.inputs, inputs, strict=True):
+            if other.named_axis == axis:
+                origin = f"forward of user function {function.name!r}, output {variable.name!r}"
+                name = f"input {other.name!r}"
+                check_same_lengths(origin, cast(Value, made), name, cast(Value, batch))
     return made
 
 
@@ -334,20 +392,6 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 
 def _batch_size(inputs: Sequence[Batch]) -> int | None:
     return next((b.layout.count for b in inputs if b.layout.kind != "none"), None)
-
-
-def _check_batch_sizes(function: UserFunction, inputs: Sequence[Batch]) -> None:
-    sized = [
-        (variable, batch.layout.count)
-        for variable, batch in zip(function.inputs, inputs, strict=True)
-        if variable.kind != "none"
-    ]
-    for variable, size in sized[1:]:
-        if size != sized[0][1]:
-            raise ValueError(
-                f"inputs must agree on the batch size: {sized[0][0].name!r} has {sized[0][1]} "
-                f"sequences, {variable.name!r} has {size}"
-            )
 
 
 def _stored(value: Value, layouts: Sequence[Layout], pad: bool) -> ArrayBatch:

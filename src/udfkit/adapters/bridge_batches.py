@@ -44,6 +44,14 @@ class Batch:
     padded: bool
     sample_shape: tuple[int, ...]
 
+    def __len__(self) -> int:
+        return self.layout.count
+
+    @property
+    def _layout(self) -> Layout:
+        # The name under which a Value has it, so that the checks on Values read batches too.
+        return self.layout
+
     @property
     def is_there(self) -> bool:
         """Whether there are samples; without them the batch says what samples would be like."""

@@ -15,13 +15,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from udfkit.adapters.bridge import checked_gradient, checked_output, is_one_to_one
+from udfkit.adapters.bridge import (
+    checked_gradient,
+    checked_output,
+    is_one_to_one,
+    raise_for_returned,
+)
 from udfkit.adapters.bridge_batches import layout_at
 from udfkit.adapters.torch_call import Differentiable
 from udfkit.adapters.torch_forms import Form, make, torch_dtype
 from udfkit.casting import is_bfloat16
 from udfkit.device import cpu
-from udfkit.dispatch import _call_forward, call_user
+from udfkit.dispatch import call_user
 from udfkit.function import UserFunction
 from udfkit.kernels import lazy
 from udfkit.layout import Layout
@@ -53,12 +58,11 @@ class _Side:
 
 
 class _Plan:
-    __slots__ = ("is_ragged", "operand", "outputs", "result")
+    __slots__ = ("is_ragged", "operand", "result")
 
     def __init__(self, fn: UserFunction):
         self.operand = _Side(fn.inputs[0])
         self.result = _Side(fn.outputs[0])
-        self.outputs = list(fn.outputs)
         self.is_ragged = fn.layout == "ragged"
 
 
@@ -84,7 +88,7 @@ def _plan_of(fn: UserFunction) -> _Plan | None:
 
 
 class _ShortCall:
-    __slots__ = ("extents", "fn", "layout", "made", "plan", "state", "steps")
+    __slots__ = ("extents", "fn", "layout", "made", "plan", "state", "steps", "total")
 
     is_short = True
 
@@ -96,12 +100,16 @@ class _ShortCall:
         self.layout = layout
         self.steps = steps
         self.extents = extents
+        self.total = layout.total
 
     def forward(self, tensor: torch.Tensor) -> torch.Tensor:
         plan, layout = self.plan, self.layout
-        given = self._given(tensor, plan.operand, layout)
-        self.state, results = _call_forward(self.fn, [given], plan.outputs, _CPU, [])
-        result = results[plan.outputs[0]]
+        given = self._given(tensor, plan.operand, layout, self.total)
+        fn = self.fn
+        returned = call_user(fn, "forward", fn.forward, given, _CPU, [])
+        if type(returned) is not tuple or len(returned) != 2 or returned[1] is None:
+            raise_for_returned(fn, returned)
+        self.state, result = returned
         made = self._collected(result, plan.result, layout)
         if made is not None:
             self.made = layout
@@ -119,7 +127,8 @@ class _ShortCall:
         tensor, fn, plan = gradients[0], self.fn, self.plan
         if not tensor.is_contiguous() or tensor.is_neg():
             tensor = tensor.resolve_neg().contiguous()
-        root = self._given(tensor, plan.result, self.made)
+        total = self.total if self.made is self.layout else self.made.total
+        root = self._given(tensor, plan.result, self.made, total)
         result = call_user(fn, "backward", fn.backward, state, root)
         made = self._collected(result, plan.operand, self.layout)
         if made is not None:
@@ -132,10 +141,10 @@ class _ShortCall:
         kind = "offsets" if self.steps < 0 else "lengths"
         return Form(kind, tensor, layout, side.variable, side.shape, self.extents)
 
-    def _given(self, tensor: torch.Tensor, side: _Side, layout: Layout) -> Any:
+    def _given(self, tensor: torch.Tensor, side: _Side, layout: Layout, total: int) -> Any:
         """Return a copy of a contiguous tensor as user code gets it."""
         shape = side.shape
-        block = np.empty((layout.total, *shape), side.dtype)
+        block = np.empty((total, *shape), side.dtype)
         steps = self.steps if self.steps < 0 else layout.steps
         views = borders.copy_views(block, layout.lengths, shape, _INT64, tensor.data_ptr(), steps)
         return Ragged._trusted(block, layout.offsets, None) if self.plan.is_ragged else views
@@ -150,9 +159,9 @@ class _ShortCall:
             values = result.values
             return torch.from_numpy(values.copy()) if values.shape[1:] == side.shape else None
         shape, steps = side.shape, self.steps
-        size = (layout.total, *shape) if steps < 0 else (layout.rows, steps, *shape)
+        size = (self.total, *shape) if steps < 0 else (layout.rows, steps, *shape)
         made = np.empty(size, side.dtype)
-        if borders.gather(tuple(result), side.dtype, shape, layout.offsets, _INT64, made, steps):
+        if borders.gather(tuple(result), side.dtype, shape, layout._offsets, _INT64, made, steps):
             return None
         return torch.from_numpy(made)
 

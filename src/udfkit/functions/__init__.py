@@ -32,7 +32,7 @@ _HOME_OF = {
     "softmax": "reductions",
 }
 
-__all__ = sorted([*_HOME_OF])
+__all__ = sorted(_HOME_OF)  # noqa: PLE0605 - it is a list
 
 
 def __getattr__(name: str) -> Any:

@@ -32,7 +32,7 @@ _WIDEST = 300.0
 
 
 def _prepare(transitions, weights, turned):
-    """Fill exp(transitions - largest) and its transpose; return the largest, or NaN when logarithms are needed."""
+    """Fill exp(transitions - largest) and its transpose; return the largest, NaN for logarithms."""
     tags = transitions.shape[0]
     high = -math.inf
     low = math.inf
@@ -84,7 +84,7 @@ def _normalize(row, tags):
 
 
 def _scaled_forward(scores, weights, high, alpha, rows):
-    """Fill normalized sums over paths, and exp of the scores; return the log of the sum over all."""
+    """Fill normalized sums over paths, and exp of scores; return the log of the sum over all."""
     steps, tags = scores.shape
     partition = 0.0
     for t in range(steps):

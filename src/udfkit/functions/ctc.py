@@ -23,6 +23,7 @@ from udfkit.variable import FreeDimension, Variable
 
 __all__ = ["ctc_loss"]
 
+
 def _find_jumps(targets, skip, no, yes):
     """Fill whether an alignment may go from label j - 1 to j, and from j to j + 1, at once."""
     count = targets.shape[0]
@@ -83,8 +84,8 @@ def Ctc(
 ):
     """The body of `ctc_loss`.
 
-    The gradient is computed here, since it needs all sums of the loss, and fetching them later takes
-    longer than all that backward has to do.
+    The gradient is computed here, since it needs all sums of the loss, and fetching them later
+    takes longer than all that backward has to do.
     """
     steps, count = scores.shape[0], targets.shape[0]
     for j in range(count):

@@ -94,7 +94,7 @@ def _wide_probabilities(row, number, exponent):
         number[k] = 0.0 if impossible else exp(remainder)
 
 
-def _gather(numbers, exponents, wide, targets, blank, t, emitted):
+def _gather(numbers, exponents, wide, targets, t, emitted):
     """Fill the probabilities of the targets, then of the blank, at one step."""
     count = targets.shape[0]
     for j in range(count):
@@ -133,7 +133,7 @@ def alphas(numbers, exponents, wide, targets, blank, skip, emitted, ab, abq, al,
     """Fill the sums over alignments that end in each state; label j is at position j + 1."""
     steps, count = numbers.shape[0], targets.shape[0]
     for t in range(steps):
-        _gather(numbers, exponents, wide, targets, blank, t, emitted)
+        _gather(numbers, exponents, wide, targets, t, emitted)
         p = numbers[t, blank]
         p_q = exponents[t, blank] if wide[t] != 0.0 else 0.0
         al[t, 0] = 0.0
@@ -244,7 +244,7 @@ def gradient(
     beta[1, count] = 0.0
     source = 0
     for t in range(steps - 1, -1, -1):
-        _gather(numbers, exponents, wide, targets, blank, t, emitted)
+        _gather(numbers, exponents, wide, targets, t, emitted)
         p = numbers[t, blank]
         p_q = exponents[t, blank] if wide[t] != 0.0 else 0.0
         b, b_q, n, n_q = beta[source], beta[source + 1], beta[source + 2], beta[source + 3]

@@ -4,7 +4,6 @@ The fast way, taken only where it is exact: every step has one power of two for 
 as soon as one of them leaves the middle of float64's range, other than by being 0, all is given up.
 """
 
-# ruff: noqa: FURB136 - the builtin min and max do not compile for CUDA
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def _power(exponent):
 
 
 def log_of(number, exponent):
-    """The logarithm of ``number * 2 ** exponent``, whose exponents cancel out before it is taken."""
+    """The logarithm of ``number * 2 ** exponent``, whose exponents are added first."""
     own = _exponent(float_bits(number))
     return log(number * _power(-own)) + (exponent + own) * _LOG_2
 

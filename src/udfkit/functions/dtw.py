@@ -18,7 +18,7 @@ __all__ = ["soft_dtw"]
 
 
 def _bounds(d, n, m):
-    """The first i of anti-diagonal d that is a cell of both sequences, and the one past the last."""
+    """The first i of anti-diagonal d that is a cell of both, and the one past the last."""
     return maximum(1, d - m), minimum(n, d - 1) + 1
 
 

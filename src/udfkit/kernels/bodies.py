@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import builtins
 import dis
+import re
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Body"]
+__all__ = ["Body", "short_error"]
 
 _PLAIN = (int, float, complex, str, bytes, type(None), np.generic)
 _KNOWN_MODULES = ("builtins", "cmath", "math", "numba", "numpy", "operator")
@@ -253,3 +254,22 @@ def _paths(code: Any) -> Iterator[tuple[str, ...]]:
 
 def _at(code: Any) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}: {code.co_name}"
+
+
+def short_error(error: Exception, body: Body, where: str) -> TypeError:
+    """Say in a few lines what numba says in a page, with the author's file and line."""
+    code = body.function.__code__
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    places = [(file, int(line)) for file, line in re.findall(r'File "([^"]+)", line (\d+)', text)]
+    files = {name.split("/")[-1]: name for name in body.files()}
+    places = [(files[f.split("/")[-1]], n) for f, n in places if f.split("/")[-1] in files]
+    file, line = places[0] if places else (code.co_filename, code.co_firstlineno)
+    skipped = ("Failed in", "During", "File", "There are", "- Of", "Overload", "With arg", "raised")
+    said = [part.strip() for part in text.splitlines() if part.strip()]
+    plain = [part for part in said if not part.startswith(skipped)]
+    first = " ".join(plain[:3]) if plain else said[0]
+    return TypeError(
+        f"{file}:{line}: {where} cannot be compiled: {first[:400]}. A body may use numbers, "
+        f"indexing and slices of its arrays, loops, the math module, udfkit.portable and functions "
+        f"of these"
+    )

@@ -42,8 +42,8 @@ from udfkit.kernels.layout import clipped, mask_code, mask_word, smaller
 __all__ = ["HELPERS", "HOST_ONLY", "TWINS", "Twin", "parameters"]
 
 
-HOST_ONLY = ("first", "last", "zeroed", "template")
-"""Arguments of CPU kernels that their CUDA twins lack: a range for a thread, help for its cache."""
+HOST_ONLY = ("first", "last", "padding", "template")
+"""Arguments of CPU kernels that CUDA twins lack: a range for a thread, ways to write memory."""
 
 MOST_REGISTERS = 32
 

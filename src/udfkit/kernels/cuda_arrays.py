@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -15,18 +16,26 @@ import numpy as np
 
 from udfkit.errors import DeviceError
 from udfkit.kernels import cuda_target
+from udfkit.kernels.cuda_pool import DevicePool
 
 __all__ = [
     "DeviceView",
     "Staging",
+    "as_array",
     "device_of",
     "download",
     "empty",
+    "numba_stream",
+    "pool",
     "read_array",
     "release",
+    "stream_number",
     "upload",
     "wait",
 ]
+
+pool = DevicePool(4 << 30)
+"""The memory of all arrays that this module makes; a limit of 0 turns it off."""
 
 _LEGACY_STREAM = 1
 _DEVICE_ORDINAL = 9
@@ -160,46 +169,84 @@ def _is_windows() -> bool:
     return hasattr(ctypes, "WinDLL")
 
 
-def _handle(stream: Any) -> int:
-    """Return the number of a stream: of numba's, of a foreign one, or 0 for the default stream."""
+def stream_number(stream: Any) -> int:
+    """Return the number of a stream: of numba's or PyTorch's, a bare one, 0 for the default."""
     if not stream:
         return 0
-    number = int(stream if isinstance(stream, int) else getattr(stream.handle, "value", 0) or 0)
+    if hasattr(stream, "__cuda_stream__"):
+        number = int(stream.__cuda_stream__()[1])
+    else:
+        number = int(getattr(stream, "cuda_stream", stream))
     return 0 if number == _LEGACY_STREAM else number
 
 
-def _numba_stream(stream: Any) -> Any:
-    if not isinstance(stream, int):
-        return stream
-    number = _handle(stream)
+def numba_stream(stream: Any) -> Any:
+    """Return a stream as numba takes it; 0 for the default one."""
+    number = stream_number(stream)
     if number == 0 or cuda_target.is_simulated():
         return 0
+    return _external(number, cuda_target.current_device())
+
+
+def _copy_stream(stream: Any) -> Any:
+    # numba takes 0 for a copy that waits; the default stream's own number gives one that does not.
+    if cuda_target.is_simulated():
+        return 0
+    return _external(stream_number(stream) or _LEGACY_STREAM, cuda_target.current_device())
+
+
+@lru_cache(maxsize=64)
+def _external(number: int, _: int) -> Any:
     return cuda_target.module().external_stream(number)
 
 
 def wait(producer: int | None, stream: Any) -> None:
     """Let ``stream`` wait for what ``producer`` has been given so far; the host does not wait."""
-    if producer is None or cuda_target.is_simulated() or _handle(producer) == _handle(stream):
+    if (
+        producer is None
+        or cuda_target.is_simulated()
+        or stream_number(producer) == stream_number(stream)
+    ):
         return
     event = cuda_target.module().event(timing=False)
-    event.record(_numba_stream(producer))
-    event.wait(_numba_stream(stream))
+    event.record(numba_stream(producer))
+    event.wait(numba_stream(stream))
 
 
 def release(consumed: int | None, stream: Any) -> None:
     """Let the stream of an input wait for ``stream``: its memory may then be used again there."""
-    if consumed is not None and _handle(consumed) != _handle(stream):
-        wait(_handle(stream), consumed)
+    if consumed is not None and stream_number(consumed) != stream_number(stream):
+        wait(stream_number(stream), consumed)
 
 
 def empty(shape: tuple[int, ...], dtype: Any, stream: Any = 0) -> Any:
-    """Return an uninitialised device array of numba's on the current device."""
-    return cuda_target.module().device_array(shape, np.dtype(dtype), stream=stream)
+    """Return an uninitialised device array of numba's on the current device, out of the pool."""
+    dtype, number = np.dtype(dtype), stream_number(stream)
+    count = prod(shape) * dtype.itemsize
+    if count == 0 or cuda_target.is_simulated() or pool.limit == 0:
+        return cuda_target.module().device_array(shape, dtype, stream=numba_stream(stream))
+    block, lease = pool.take(count, cuda_target.current_device(), number, _block)
+    interface = {
+        "shape": shape,
+        "strides": None,
+        "data": (block.device_ctypes_pointer.value, False),
+        "typestr": dtype.str,
+        # Named also when it is the default one: streams that do not wait for that by themselves can
+        # then be made to.
+        "stream": number or _LEGACY_STREAM,
+        "version": 3,
+    }
+    return cuda_target.module().from_cuda_array_interface(interface, owner=lease, sync=False)
+
+
+def _block(size: int) -> Any:
+    return cuda_target.module().device_array((size,), np.uint8)
 
 
 def upload(array: np.ndarray[Any, Any], stream: Any = 0) -> Any:
     """Return a copy of a host array on the current device; a pageable array is read at once."""
-    return cuda_target.module().to_device(np.ascontiguousarray(array), stream=stream)
+    contiguous = np.ascontiguousarray(array).reshape(array.shape)
+    return cuda_target.module().to_device(contiguous, stream=numba_stream(stream))
 
 
 def download(array: Any, stream: Any = 0) -> np.ndarray[Any, Any]:
@@ -210,14 +257,28 @@ def download(array: Any, stream: Any = 0) -> np.ndarray[Any, Any]:
         if cuda_target.is_simulated():
             return _host_bytes(array.address, array.nbytes).view(array.dtype).reshape(array.shape)
         array = _as_numba(array)
-    copied: np.ndarray[Any, Any] = array.copy_to_host(stream=stream)
-    if stream:
-        stream.synchronize()
+    on = _copy_stream(stream)
+    copied: np.ndarray[Any, Any] = array.copy_to_host(stream=on)
+    if on:
+        on.synchronize()
     return copied
 
 
 def _host_bytes(address: int, count: int) -> np.ndarray[Any, Any]:
-    return np.frombuffer(ctypes.string_at(address, count), np.uint8).copy()
+    copied = np.empty(count, np.uint8)
+    ctypes.memmove(copied.ctypes.data, address, count)
+    return copied
+
+
+def as_array(view: DeviceView) -> Any:
+    """Return a view as an array that others can take: numba's, over the same memory."""
+    if not cuda_target.is_simulated():
+        return _as_numba(view)
+    memory = (ctypes.c_char * view.nbytes).from_address(view.address) if view.nbytes else b""
+    host = np.frombuffer(memory, np.uint8).view(view.dtype).reshape(view.shape)
+    made = cuda_target.module().to_device(host, copy=False)
+    made.udfkit_owner = view.owner
+    return made
 
 
 def _as_numba(view: DeviceView) -> Any:
@@ -266,12 +327,12 @@ class Staging:
         cuda = cuda_target.module()
         if count == 0:
             return DeviceView(0, (0,), np.dtype(np.uint8), None)
-        target = empty((count,), np.uint8, stream)
-        target.copy_to_device(block[:count], stream=stream)
+        target, on = empty((count,), np.uint8, stream), _copy_stream(stream)
+        target.copy_to_device(block[:count], stream=on)
         event = None
         if not cuda_target.is_simulated():
             event = cuda.event(timing=False)
-            event.record(stream)
+            event.record(on)
         with self._lock:
             self._free.append((event, block))
             del self._free[:-8]

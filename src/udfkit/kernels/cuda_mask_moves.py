@@ -63,7 +63,7 @@ def mask_of(lengths: Any, starts: Any, steps: int, *, stream: Any = 0) -> Any:
     """Return the int8 mask (B, steps) of right-padded rows; ``starts`` None: all are new."""
     run = Run(stream)
     counts = run.read(lengths, "lengths", np.int64)
-    mask = empty((counts.size, steps), np.int8, stream)
+    mask = empty((counts.size, steps), np.int8, run.stream)
     out = read_array(mask, "mask").address
     width = width_for([out, steps])
     device = cuda_target.current_device()
@@ -140,23 +140,23 @@ def read_mask(mask: Any, *, stream: Any = 0) -> MaskLayout:
             f"reshape or cast it"
         )
     rows, steps = cells.shape
-    table = read_array(empty((3, rows), np.int64, stream), "table")
-    starts = empty((rows,), np.bool_, stream)
+    table = read_array(empty((3, rows), np.int64, run.stream), "table")
+    starts = empty((rows,), np.bool_, run.stream)
     lengths, found = table.part(0, (rows,), np.int64), table.part(8 * rows, (2, rows), np.int64)
     shape = mask_shape(rows, steps)
     targets = [lengths.address, read_array(starts, "starts").address, found.address]
     run.launch("scan_mask", shape, cells.address, rows, steps, *targets)
     offsets, findings = _scan(run, table.address, rows, 3)
-    numbers = download(findings, stream)
+    numbers = download(findings, run.stream)
     if (numbers[: len(numbers) // 3 - 1] >= 0).any():
-        raise _bad_cell(cells, lengths, numbers, stream)
+        raise _bad_cell(cells, lengths, numbers, run.stream)
     total, count, broken = (int(number) for number in numbers[-3:])
     tables = read_array(offsets, "offsets")
     row_offsets = tables.part(0, (rows + 1,), np.int64)
     if broken == 0:
         run.finish()
         return MaskLayout(lengths, starts, count, total, True, row_offsets)
-    several = empty((count,), np.int64, stream), empty((count,), np.bool_, stream)
+    several = empty((count,), np.int64, run.stream), empty((count,), np.bool_, run.stream)
     targets = [read_array(array, "lengths").address for array in several]
     firsts = tables.part(8 * (rows + 1), (rows + 1,), np.int64).address
     run.launch("lengths_from_mask", shape, cells.address, *targets, rows, steps, firsts)
@@ -192,7 +192,7 @@ def ragged_to_cells(values: Any, mask: Any, row_offsets: Any, *, stream: Any = 0
     run = Run(stream)
     flat, cells = run.read(values, "values"), run.read(mask, "mask")
     offsets = run.read(row_offsets, "row_offsets", np.int64)
-    data = empty((*cells.shape, *flat.shape[1:]), flat.dtype, stream)
+    data = empty((*cells.shape, *flat.shape[1:]), flat.dtype, run.stream)
     out = read_array(data, "data").address
     if out:
         size = sample_bytes(flat, 1)
@@ -206,7 +206,7 @@ def cells_to_ragged(data: Any, mask: Any, row_offsets: Any, total: int, *, strea
     run = Run(stream)
     padded, cells = run.read(data, "data"), run.read(mask, "mask")
     offsets = run.read(row_offsets, "row_offsets", np.int64)
-    values = empty((total, *padded.shape[2:]), padded.dtype, stream)
+    values = empty((total, *padded.shape[2:]), padded.dtype, run.stream)
     out = read_array(values, "values").address
     if out:
         size = sample_bytes(padded, 2)
@@ -224,7 +224,7 @@ def one_hot_to_dense(indices: Any, columns: int, dtype: Any, *, stream: Any = 0)
     run = Run(stream)
     codes = run.read(indices, "indices", np.int64)
     dtype = np.dtype(dtype)
-    dense = empty((codes.size, columns), dtype, stream)
+    dense = empty((codes.size, columns), dtype, run.stream)
     out = read_array(dense, "dense").address
     one = int.from_bytes(np.ones(1, dtype).tobytes(), "little")
     row_bytes = columns * dtype.itemsize
@@ -268,7 +268,7 @@ def csr_to_dense(
             f"data is at the address {items.address:#x}, expected a multiple of its item size "
             f"{size}: make a copy of it"
         )
-    dense = empty((rows, columns), items.dtype, stream)
+    dense = empty((rows, columns), items.dtype, run.stream)
     out = read_array(dense, "dense").address
     width = width_for([out, columns * size])
     shape, segment = cell_shape(rows, columns, width // size if width > size else 1)

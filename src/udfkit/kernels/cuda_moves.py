@@ -19,6 +19,7 @@ from udfkit.kernels.cuda_arrays import (
     DeviceView,
     Staging,
     empty,
+    numba_stream,
     read_array,
     release,
     wait,
@@ -48,7 +49,7 @@ class Run:
     """One operation on a stream: reads its inputs, launches, hands the inputs back."""
 
     def __init__(self, stream: Any) -> None:
-        self.stream = stream
+        self.stream = numba_stream(stream)
         self._consumed: list[int] = []
 
     def read(self, obj: Any, where: str, dtype: Any = None) -> DeviceView:
@@ -114,8 +115,8 @@ def ragged_to_padded(
     bounds = run.read(offsets, "offsets", np.int64)
     rows, sample_shape = bounds.size - 1, flat.shape[1:]
     size = sample_bytes(flat, 1)
-    data = empty((rows, steps, *sample_shape), flat.dtype, stream)
-    mask = empty((rows, steps), np.int8, stream)
+    data = empty((rows, steps, *sample_shape), flat.dtype, run.stream)
+    mask = empty((rows, steps), np.int8, run.stream)
     out, cells = read_array(data, "data"), read_array(mask, "mask")
     width = width_for([flat.address, out.address, size])
     shape, wide = _row_launch(rows, steps * size, steps, width)
@@ -136,7 +137,7 @@ def padded_to_ragged(data: Any, offsets: Any, total: int, *, stream: Any = 0) ->
     bounds = run.read(offsets, "offsets", np.int64)
     rows, steps = padded.shape[:2]
     size = sample_bytes(padded, 2)
-    values = empty((total, *padded.shape[2:]), padded.dtype, stream)
+    values = empty((total, *padded.shape[2:]), padded.dtype, run.stream)
     out = read_array(values, "values")
     width = width_for([padded.address, out.address, size])
     shape, wide = _row_launch(rows, steps * size, 0, width)
@@ -234,9 +235,9 @@ def rows_to_padded(
     table = [np.array(column, np.int64) for column in columns]
     if starts is not None:
         table.append(np.asarray(starts, np.bool_))
-    sent = _send_table(table, stream)
-    data = empty((rows, steps, *sample_shape), views[0].dtype, stream)
-    mask = empty((rows, steps), np.int8, stream)
+    sent = _send_table(table, run.stream)
+    data = empty((rows, steps, *sample_shape), views[0].dtype, run.stream)
+    mask = empty((rows, steps), np.int8, run.stream)
     out, cells = read_array(data, "data"), read_array(mask, "mask")
     width = width_for([*columns[0], out.address, size])
     shape, wide = _row_launch(rows, steps * size, steps, width)
@@ -258,8 +259,8 @@ def rows_to_ragged(arrays: Sequence[Any], *, stream: Any = 0) -> tuple[Any, Devi
     lengths = [v.shape[0] for v in views]
     pointers = [v.address for v in views]
     offsets = np.cumsum([0, *lengths], dtype=np.int64)
-    sent = _send_table([np.array(pointers, np.int64), offsets], stream)
-    values = empty((int(offsets[-1]), *sample_shape), views[0].dtype, stream)
+    sent = _send_table([np.array(pointers, np.int64), offsets], run.stream)
+    values = empty((int(offsets[-1]), *sample_shape), views[0].dtype, run.stream)
     out = read_array(values, "values")
     width = width_for([*pointers, out.address, size])
     shape, wide = _row_launch(len(views), max(lengths) * size, 0, width)

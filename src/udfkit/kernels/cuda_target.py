@@ -6,7 +6,6 @@ functions: a machine without CUDA never pays for the import.
 
 from __future__ import annotations
 
-import copy
 import functools
 import warnings
 from collections.abc import Callable
@@ -293,12 +292,13 @@ def kernel(name: str, width: int, is_wide: bool, device: int) -> Any:
 def _configured(compiled: Any, shape: Shape, stream: Any) -> Any:
     """Keep what numba makes of grid, block and stream: making it costs more than a launch."""
     launcher = compiled[(128, 1, 1), (*shape.block, 1), stream]
-    if not hasattr(launcher, "griddim"):
+    if "griddim" not in getattr(launcher, "__dict__", {}):
         return compiled[(*shape.grid, 1), (*shape.block, 1), stream]
     # numba warns of grids under 128 blocks when it makes a launcher, and small batches are normal.
-    launcher = copy.copy(launcher)
-    launcher.griddim = (*shape.grid, 1)
-    return launcher
+    own = object.__new__(type(launcher))
+    own.__dict__.update(launcher.__dict__)
+    own.griddim = (*shape.grid, 1)
+    return own
 
 
 def launch(compiled: Any, shape: Shape, stream: Any, arguments: tuple[int, ...]) -> None:

@@ -6,7 +6,6 @@ of flat values without any Python in between. Bodies allocate nothing and raise 
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import numpy as np
 from numba.core import types
 from numba.core.errors import NumbaError
 
-from udfkit.kernels.bodies import Body
+from udfkit.kernels.bodies import Body, short_error
 from udfkit.kernels.jit import JIT_DISABLED, driver, kernel
 
 __all__ = [
@@ -108,7 +107,7 @@ def compile_body(
 def compile_count(
     body: Body, where: str, slots: Sequence[Slot], lengths: Sequence[str]
 ) -> Callable[..., None]:
-    """Return ``count(first, last, *offsets, *arrays, out)``: the body's number for each sequence."""
+    """Return ``count(first, last, *offsets, *arrays, out)``: a number for each sequence."""
     key = ("count", body.key, tuple(slots), tuple(lengths))
 
     def build() -> Any:
@@ -256,6 +255,22 @@ def driver_source(
         lines += [f"    work_{group} = np.empty(need_{group}, np.{group})" for group in work]
         lines += ["    for chunk in range(first, last):"]
     lines += ["        for i in range(chunks[chunk], chunks[chunk + 1]):"]
+    inner = _sequence_source(where, slots, scratch, lengths, on_cuda=on_cuda)
+    lines += [f"            {line}" for line in inner]
+    return lines, args
+
+
+def _sequence_source(
+    where: str,
+    slots: Sequence[Slot],
+    scratch: Sequence[Slot],
+    lengths: Sequence[str],
+    *,
+    on_cuda: bool,
+) -> list[str]:
+    """Write what a driver does for sequence i: take its views, empty what is written, call."""
+    saved, work = _scratch_groups(scratch, "saved"), _scratch_groups(scratch, "work")
+    held = [slot for slot in slots if not slot.is_scratch]
     inner = _lengths_source(lengths)
     for slot in held:
         inner.append(f"v_{slot.name} = {_view(slot, f'a_{slot.name}')}")
@@ -280,8 +295,7 @@ def driver_source(
             if slot.role == "work" and slot.dtype == group and slot.name in used:
                 inner += _take(slot, "p", f"work_{group}", poison=not on_cuda)
     inner.append(f"body({', '.join(f'v_{slot.name}' for slot in slots)})")
-    lines += [f"            {line}" for line in inner]
-    return lines, args
+    return inner
 
 
 def _compile_plan(
@@ -318,7 +332,8 @@ def _compile_plan(
         "    done = 0",
         "    chunks[0] = 0",
         "    for i in range(count):",
-        f"        if positions[{len(saved)}, i + 1] * parts >= total * (done + 1) or i == count - 1:",
+        f"        share = positions[{len(saved)}, i + 1] * parts",
+        "        if share >= total * (done + 1) or i == count - 1:",
         "            done += 1",
         "            chunks[done] = i + 1",
         "    return done",
@@ -339,11 +354,11 @@ def _build(
     if JIT_DISABLED:
         return _compile_text(lines, "drive", {"body": body.function}, types.void, args)
     try:
-        compiled = numba.njit(**_OPTIONS)(body.frozen(numba.njit(**_OPTIONS)))
+        compiled = numba.njit(**_OPTIONS)(body.frozen(numba.njit(forceinline=True, **_OPTIONS)))
         compiled.compile(tuple(_seen(slot) for slot in slots))
         return _compile_text(lines, "drive", {"body": compiled}, types.void, args)
     except NumbaError as error:
-        raise _short(error, body, where) from None
+        raise short_error(error, body, where) from None
 
 
 def _compile_text(
@@ -355,24 +370,6 @@ def _compile_text(
         return names[name]
     dispatcher = numba.njit(nogil=True, error_model="numpy")(names[name])
     return dispatcher.compile(result(*args))
-
-
-def _short(error: NumbaError, body: Body, where: str) -> TypeError:
-    """Say in a few lines what numba says in a page, with the author's file and line."""
-    code = body.function.__code__
-    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-    places = [(file, int(line)) for file, line in re.findall(r'File "([^"]+)", line (\d+)', text)]
-    files = {name.split("/")[-1]: name for name in body.files()}
-    places = [(files[f.split("/")[-1]], n) for f, n in places if f.split("/")[-1] in files]
-    file, line = places[0] if places else (code.co_filename, code.co_firstlineno)
-    skipped = ("Failed in", "During", "File", "There are", "- Of", "Overload", "With arg", "raised")
-    said = [part.strip() for part in text.splitlines() if part.strip()]
-    plain = [part for part in said if not part.startswith(skipped)]
-    first = " ".join(plain[:3]) if plain else said[0]
-    return TypeError(
-        f"{file}:{line}: {where} cannot be compiled: {first[:400]}. A body may use numbers, indexing "
-        f"and slices of its arrays, loops, the math module, udfkit.portable and functions of these"
-    )
 
 
 @kernel(nogil=True)

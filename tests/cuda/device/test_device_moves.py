@@ -108,6 +108,30 @@ def test_rows_longer_than_the_padded_data_are_cut(launched: Any) -> None:
     reference.assert_same(download(mask), expected[1])
 
 
+def test_offsets_that_decrease_write_nothing_outside(launched: Any) -> None:
+    # Offsets on a device are not checked before their use: a negative length counts as none.
+    data, mask = cuda_moves.ragged_to_padded(
+        upload(np.ones((6, 3), np.float32)), upload(np.array([0, 4, 2, 6])), 4
+    )
+    reference.assert_same(download(mask), reference.mask([4, 0, 4], [True] * 3, 4))
+    assert not download(data)[1].any()
+
+
+@pytest.mark.parametrize(
+    ("offsets", "starts", "text"),
+    [
+        (np.array([0, 2], np.int32), None, "offsets has dtype int32, expected int64: cast it"),
+        (np.array([0, 2]), np.array([1], np.int64), "starts has dtype int64, expected bool: cast"),
+    ],
+)
+def test_wrong_dtypes_are_named(offsets: Any, starts: Any, text: str) -> None:
+    values = upload(np.ones((2, 3), np.float32))
+    with pytest.raises(TypeError, match=text):
+        cuda_moves.ragged_to_padded(
+            values, upload(offsets), 2, None if starts is None else upload(starts)
+        )
+
+
 @pytest.mark.parametrize("lengths", [c for c in EDGE_LENGTHS if c], ids=str)
 def test_list_of_device_arrays(launched: Any, lengths: list[int]) -> None:
     sequences = batch(lengths, (2, 2), np.float64)

@@ -83,8 +83,8 @@ def test_forward_and_backward(fn_and_batch):
     state, results = run_forward(fn, fn._defined(), program, tuple(values))
     want = {name: np.array(state.arrays[name]) for name in fn._defined().gives}
     arrays = dict(state.arrays)
-    for name in want:
-        arrays[name] = np.full_like(want[name], 9)
+    for name, array in want.items():
+        arrays[name] = np.full_like(array, 9)
     on_cuda(state, "forward", arrays)
     for name, array in want.items():
         np.testing.assert_allclose(arrays[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
@@ -96,7 +96,7 @@ def test_forward_and_backward(fn_and_batch):
         else udfkit.sanitize_batch(fn.output, [np.ones((n, 3), np.float32) for n in LENGTHS])
     )
     wrt = [v for v in fn.inputs if v.needs_gradient]
-    kept, outputs = fn._forward(values)
+    kept, _ = fn._forward(values)
     gradients = fn._backward(kept, {fn.output: root}, dict.fromkeys(wrt))
     grad_name = f"grad_{next(iter(want))}"
     arrays[grad_name] = root._flat_values() if fn.output.kind == "sequence" else root.data

@@ -1,0 +1,172 @@
+"""The moves of a Value on a CUDA device: `DevicePlace` is the `udfkit.places.Place` of one.
+
+Nothing waits on the host unless its text says so.
+"""
+
+# ruff: noqa: D102 - the methods are documented on Place
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from udfkit import moves
+from udfkit.kernels import cuda_arrays, cuda_mask_moves, cuda_moves, cuda_target, lazy
+from udfkit.kernels.cuda_arrays import DeviceView
+from udfkit.layout import Layout
+from udfkit.memory import check_size
+from udfkit.rows import Rows
+from udfkit.sparse import CsrSamples, OneHotSamples
+
+__all__ = ["DevicePlace", "device_index"]
+
+cpu = lazy("cpu", globals())
+pyobjects = lazy("pyobjects", globals())
+
+
+def device_index(obj: Any) -> int | None:
+    """Return the index of the device that a foreign array is on, or None for another object."""
+    simulated = isinstance(getattr(obj, "_ary", None), np.ndarray) and cuda_target.is_simulated()
+    interface = getattr(obj, "__cuda_array_interface__", None)
+    if not simulated and not isinstance(interface, dict):
+        return None
+    view = cuda_arrays.read_array(obj, "the array")
+    found = cuda_arrays.device_of(view.address) if view.address else None
+    return cuda_target.current_device() if found is None else found
+
+
+class DevicePlace:
+    """The device of this index.
+
+    Lengths, starts and offsets are known on the host; a layout keeps its copies on the device.
+    """
+
+    def __init__(self, index: int):
+        self.index = index
+
+    def read(self, obj: Any, where: str) -> DeviceView:
+        """Return a foreign array on this device as kernels take it."""
+        with cuda_target.on_device(self.index):
+            return cuda_arrays.read_array(obj, where, self.index)
+
+    def pad(self, flat: Any, layout: Layout) -> Any:
+        size = flat.dtype.itemsize * prod(flat.shape[1:])
+        check_size(layout.rows, layout.steps, size, layout.lengths)
+        with cuda_target.on_device(self.index):
+            if layout.contiguous:
+                offsets, starts = self._offsets(layout), self._starts(layout)
+                data, mask = cuda_moves.ragged_to_padded(flat, offsets, layout.steps, starts)
+                layout.on_device[self.index, "mask"] = mask
+                return data
+            if layout.pieces is not None:
+                flat = self.send(moves.in_row_order(self.fetch(flat), *layout.pieces))
+            return cuda_mask_moves.ragged_to_cells(flat, self.mask(layout), self._rows(layout))
+
+    def unpad(self, padded: Any, layout: Layout) -> Any:
+        with cuda_target.on_device(self.index):
+            if layout.contiguous:
+                return cuda_moves.padded_to_ragged(padded, self._offsets(layout), layout.total)
+            if layout.pieces is not None:
+                return self.send(moves.pieces_to_ragged(self.fetch(padded), *layout.pieces))
+            mask, rows = self.mask(layout), self._rows(layout)
+            return cuda_mask_moves.cells_to_ragged(padded, mask, rows, layout.total)
+
+    def densify(self, samples: CsrSamples | OneHotSamples, layout: Layout) -> Any:
+        return self._dense(samples, layout.positions, layout.rows, layout.steps)
+
+    def densify_flat(self, samples: CsrSamples | OneHotSamples, layout: Layout) -> Any:
+        return self._dense(samples, np.arange(layout.total), layout.total, 1)
+
+    def _dense(
+        self, samples: CsrSamples | OneHotSamples, positions: np.ndarray, rows: int, steps: int
+    ) -> Any:
+        shape, dtype = samples.sample_shape, samples.dtype
+        check_size(rows, steps, dtype.itemsize * prod(shape), [len(positions)])
+        cells = rows * steps
+        with cuda_target.on_device(self.index):
+            if isinstance(samples, OneHotSamples):
+                codes = self.send(samples.placed(positions, cells))
+                dense = cuda_mask_moves.one_hot_to_dense(codes, shape[-1], dtype)
+            elif (np.diff(positions) > 0).all():
+                parts = [samples.indptr, samples.indices, samples.data, positions]
+                indptr, indices, data, at = (self.send(part) for part in parts)
+                dense = cuda_mask_moves.csr_to_dense(indptr, indices, data, shape[0], at, cells)
+            else:
+                return self.send(samples.dense(positions, (rows, steps)))
+        return self.reshape(dense, (cells, *shape))
+
+    def mask(self, layout: Layout) -> Any:
+        key = (self.index, "mask")
+        if key not in layout.on_device:
+            with cuda_target.on_device(self.index):
+                if layout.contiguous and layout.kind == "sequence":
+                    lengths, starts = self._kept(layout, "lengths"), self._starts(layout)
+                    made = cuda_mask_moves.mask_of(lengths, starts, layout.steps)
+                else:
+                    made = self.send(layout.mask)
+            layout.on_device[key] = made
+        return layout.on_device[key]
+
+    def gather(self, rows: Rows, offsets: np.ndarray) -> Any:
+        size = rows.dtype.itemsize * prod(rows.sample_shape)
+        with cuda_target.on_device(self.index):
+            staged = cuda_moves.Staged(offsets, rows.sample_shape, rows.dtype)
+            target = pyobjects.address(staged.values)
+            cpu.rows_to_ragged(0, len(rows.lengths), rows.pointers, offsets, size, target)
+            return staged.send()[0]
+
+    def gather_device(self, arrays: list[Any]) -> tuple[Any, np.ndarray]:
+        """Return flat values of a list of arrays on this device, and their lengths."""
+        views = [self.read(array, f"sequence {k}") for k, array in enumerate(arrays)]
+        lengths = np.array([view.shape[0] for view in views], np.int64)
+        with cuda_target.on_device(self.index):
+            return cuda_moves.rows_to_ragged(views)[0], lengths
+
+    def send(self, array: np.ndarray) -> Any:
+        with cuda_target.on_device(self.index):
+            return cuda_arrays.upload(array)
+
+    def fetch(self, array: Any) -> np.ndarray:
+        """Wait for the device, and copy to the host."""
+        with cuda_target.on_device(self.index):
+            return cuda_arrays.download(array)
+
+    def copy(self, array: Any) -> Any:
+        view = self.read(array, "the array")
+        samples = view.part(0, (1, view.nbytes), np.uint8)
+        with cuda_target.on_device(self.index):
+            offsets = cuda_arrays.upload(np.array([0, view.nbytes]))
+            copied = cuda_moves.padded_to_ragged(samples, offsets, view.nbytes)
+            whole = cuda_arrays.read_array(copied, "the copy")
+        return whole.part(0, view.shape, view.dtype)
+
+    def reshape(self, array: Any, shape: tuple[int, ...]) -> Any:
+        view = self.read(array, "the array")
+        return array if view.shape == shape else view.part(0, shape, view.dtype)
+
+    def protect(self, array: Any) -> Any:
+        if isinstance(array, DeviceView):
+            with cuda_target.on_device(self.index):
+                return cuda_arrays.as_array(array)
+        return array
+
+    def _kept(self, layout: Layout, name: str) -> Any:
+        key = (self.index, name)
+        if key not in layout.on_device:
+            layout.on_device[key] = self.send(getattr(layout, name))
+        return layout.on_device[key]
+
+    def _offsets(self, layout: Layout) -> Any:
+        return self._kept(layout, "offsets")
+
+    def _starts(self, layout: Layout) -> Any:
+        return None if layout.all_new else self._kept(layout, "starts")
+
+    def _rows(self, layout: Layout) -> Any:
+        key = (self.index, "row_offsets")
+        if key not in layout.on_device:
+            counts = np.count_nonzero(layout.mask, axis=1).astype(np.int64)
+            layout.on_device[key] = self.send(moves.offsets_of(counts))
+        return layout.on_device[key]
