@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from udfkit import device as device
     from udfkit import functions as functions
     from udfkit import ops as ops
+    from udfkit import plot as plot
     from udfkit import portable as portable
     from udfkit import sequence as sequence
+    from udfkit import testing as testing
     from udfkit.batching import map_if_possible as map_if_possible
     from udfkit.batching import sanitize_batch as sanitize_batch
     from udfkit.batching import variable_value_to_seq as variable_value_to_seq
@@ -59,7 +61,7 @@ if TYPE_CHECKING:
     from udfkit.variable import input_variable as input_variable
     from udfkit.variable import output_variable as output_variable
 
-_MODULES = ("device", "functions", "ops", "portable", "sequence")
+_MODULES = ("device", "functions", "ops", "plot", "portable", "sequence", "testing")
 # Those that need another library are no part of ``from udfkit import *``.
 _NEED_A_LIBRARY = ("jax", "torch")
 _HOMES = {

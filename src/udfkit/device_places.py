@@ -13,28 +13,61 @@ from typing import Any
 import numpy as np
 
 from udfkit import moves
+from udfkit.casting import check_real
 from udfkit.kernels import cuda_arrays, cuda_mask_moves, cuda_moves, cuda_target, lazy
 from udfkit.kernels.cuda_arrays import DeviceView
-from udfkit.layout import Layout
+from udfkit.layout import Layout, read_layout
 from udfkit.memory import check_size
 from udfkit.rows import Rows
 from udfkit.sparse import CsrSamples, OneHotSamples
 
-__all__ = ["DevicePlace", "device_index"]
+__all__ = ["DevicePlace", "device_index", "read_foreign"]
 
 cpu = lazy("cpu", globals())
 pyobjects = lazy("pyobjects", globals())
 
 
-def device_index(obj: Any) -> int | None:
-    """Return the index of the device that a foreign array is on, or None for another object."""
-    simulated = isinstance(getattr(obj, "_ary", None), np.ndarray) and cuda_target.is_simulated()
+def _interface(obj: Any) -> dict[str, Any] | None:
+    """Return how an array on a device describes itself, or None for another object."""
+    host = getattr(obj, "_ary", None)
+    if isinstance(host, np.ndarray) and cuda_target.is_simulated():
+        return host.__array_interface__
     interface = getattr(obj, "__cuda_array_interface__", None)
-    if not simulated and not isinstance(interface, dict):
+    return interface if isinstance(interface, dict) else None
+
+
+def _index_of(address: int) -> int | None:
+    found = cuda_arrays.device_of(address) if address else None
+    return cuda_target.current_device() if address and found is None else found
+
+
+def device_index(obj: Any) -> int | None:
+    """Return the index of the device that a foreign array is on, or None for another object.
+
+    The current device for an array without bytes, whose address says nothing.
+    """
+    interface = _interface(obj)
+    if interface is None:
         return None
-    view = cuda_arrays.read_array(obj, "the array")
-    found = cuda_arrays.device_of(view.address) if view.address else None
+    address = 0 if 0 in interface["shape"] else int(interface["data"][0] or 0)
+    found = _index_of(address)
     return cuda_target.current_device() if found is None else found
+
+
+def read_foreign(obj: Any, where: str) -> tuple[DeviceView, int | None] | None:
+    """Return an array on any device and the index of that; None for another object.
+
+    The index is None for an array without bytes, which is as good on every device.
+
+    Raises
+    ------
+    ValueError
+        For an array that is masked or not C-contiguous.
+    """
+    if _interface(obj) is None:
+        return None
+    view = cuda_arrays.read_array(obj, where)
+    return view, _index_of(view.address)
 
 
 class DevicePlace:
@@ -117,12 +150,41 @@ class DevicePlace:
             cpu.rows_to_ragged(0, len(rows.lengths), rows.pointers, offsets, size, target)
             return staged.send()[0]
 
-    def gather_device(self, arrays: list[Any]) -> tuple[Any, np.ndarray]:
+    def gather_device(self, views: list[DeviceView]) -> tuple[Any, np.ndarray]:
         """Return flat values of a list of arrays on this device, and their lengths."""
-        views = [self.read(array, f"sequence {k}") for k, array in enumerate(arrays)]
         lengths = np.array([view.shape[0] for view in views], np.int64)
         with cuda_target.on_device(self.index):
             return cuda_moves.rows_to_ragged(views)[0], lengths
+
+    def read_padded(
+        self, data: Any, mask: Any, lengths: Any, starts: Any
+    ) -> tuple[Layout, DeviceView | None, Any]:
+        """Read what the constructor of a Value takes, when its data is on this device.
+
+        The data stays there. Waits only for a mask that is on a device.
+
+        Returns
+        -------
+        layout, padded, flat
+            Either padded data, a copy, in which every cell is valid; or the valid samples
+            ``(total, *s)`` alone. The other one is None.
+
+        Raises
+        ------
+        TypeError, ValueError
+            When they do not fit each other, with the position.
+        """
+        view = self.read(data, "data of a Value")
+        check_real(view.dtype, "data of a Value")
+        mask, lengths = (self._on_host(part) for part in (mask, lengths))
+        form = np.broadcast_to(np.zeros((), view.dtype), view.shape)
+        layout = read_layout(form, mask, lengths, starts)
+        if layout.total == layout.rows * layout.steps:
+            return layout, self.copy(view), None
+        return layout, None, self.unpad(view, layout)
+
+    def _on_host(self, part: Any) -> Any:
+        return part if part is None or _interface(part) is None else self.fetch(part)
 
     def send(self, array: np.ndarray) -> Any:
         with cuda_target.on_device(self.index):

@@ -108,7 +108,8 @@ def run_backward(
     if not requested or not root_gradients:
         lacking = "root gradients" if requested else "inputs to differentiate by"
         raise ValueError(
-            f"backward of user function {function.name!r} got none of the {lacking}: give at least one"
+            f"backward of user function {function.name!r} got none of the {lacking}: give at least "
+            f"one"
         )
     record: CallRecord | None = state._record
     roots = _root_values(function, root_gradients, record, state.device())

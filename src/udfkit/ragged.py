@@ -320,3 +320,8 @@ class Ragged(Interop, Sequence[np.ndarray]):
             f"Ragged({len(self)} sequences, {len(self.values)} samples of {self.dtype} "
             f"{shape_text(self.sample_shape)})"
         )
+
+    def _repr_html_(self) -> str:
+        from udfkit.html import ragged_html
+
+        return ragged_html(self)

@@ -208,8 +208,9 @@ class Value:
 
     @property
     def data(self) -> Any:
-        """Padded data of shape `shape`, computed at first use: a read-only NumPy array on the CPU,
-        on a GPU a device array that nobody may write to.
+        """Padded data of shape `shape`, computed at first use.
+
+        On the CPU a read-only NumPy array; on a GPU a device array, which must not be written.
         """
         return self._place.protect(self._padded_data())
 
@@ -445,6 +446,11 @@ class Value:
         form = "sparse " if self.is_sparse else ""
         masked = ", masked" if self.is_masked else ""
         return f"Value({form}{self.dtype} {shape_text(self.shape)} on {self._device}{masked})"
+
+    def _repr_html_(self) -> str:
+        from udfkit.html import value_html
+
+        return value_html(self)
 
 
 def _unpickle(state: tuple[Any, ...], storage: dict[str, Any], unbound: bool) -> Value:

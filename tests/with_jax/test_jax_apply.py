@@ -87,7 +87,7 @@ def test_several_inputs_and_outputs():
     a, b = random(3, 4), random(5)
 
     def run(a, b):
-        (product, found), total, count = udfkit.jax.apply(
+        (product, _), total, count = udfkit.jax.apply(
             function, (a, LENGTHS), (b, np.array([0, 3, 3, 5]))
         )
         assert count.dtype == jnp.int32
@@ -150,7 +150,7 @@ def test_an_output_that_does_not_fit_the_padded_shape():
             return None, [np.concatenate([s, s]) for s in x]
 
     function = Longer([sequences(2)])
-    with pytest.raises(Exception, match="sequence 0 has length 6, but .* has T=4"):
+    with pytest.raises(Exception, match=r"sequence 0 has length 6, but .* has T=4"):
         jax.block_until_ready(udfkit.jax.apply(function, (random(3, 4, 2), LENGTHS)))
 
 
@@ -287,13 +287,13 @@ def test_bad_calls():
     with pytest.raises(TypeError, match="takes 1 inputs, \\['x'\\], got 2"):
         udfkit.jax.apply(square, 1, 2)
     fixed = adapted.Square([sequences(2, name="x", needs_gradient=False)])
-    with pytest.raises(ValueError, match="gradient by input 'x' .* needs none"):
+    with pytest.raises(ValueError, match=r"gradient by input 'x' .* needs none"):
         jax.grad(lambda x: udfkit.jax.apply(fixed, (x, LENGTHS))[0].sum())(random(3, 4, 2))
     free = adapted.Square([sequences(udfkit.FreeDimension)])
     with pytest.raises(TypeError, match="has a FreeDimension"):
         udfkit.jax.apply(free, (random(3, 4, 2), LENGTHS))
     shorter = adapted.DropFirst([sequences(2)])
-    with pytest.raises(TypeError, match="has lengths of its own.*pass \\(padded, lengths\\)"):
+    with pytest.raises(TypeError, match=r"has lengths of its own.*pass \(padded, lengths\)"):
         udfkit.jax.apply(shorter, (random(5, 2), np.array([0, 3, 5])))
 
 

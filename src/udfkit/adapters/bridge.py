@@ -16,7 +16,7 @@ from typing import Any, NoReturn, cast
 import numpy as np
 
 from udfkit import moves
-from udfkit.adapters.bridge_batches import ArrayBatch, Batch, padded
+from udfkit.adapters.bridge_batches import ArrayBatch, Batch, padded, stored
 from udfkit.contract import Call, contract_of
 from udfkit.device import cpu
 from udfkit.dispatch import (
@@ -86,7 +86,7 @@ def run_forward(
     if _runs_itself(function):
         layouts = [b.layout for b in inputs if b.layout.kind == "sequence"]
         state, values = function._forward([batch.value(copy) for batch in inputs])
-        return state, [_stored(values[v], layouts, pad) for v in function.outputs]
+        return state, [stored(values[v], layouts, pad) for v in function.outputs]
     if len(inputs) > 1:
         _check_batch_sizes(function.inputs, cast(list[Value], inputs))
     given = [_for_user(function, batch, copy) for batch in inputs]
@@ -141,7 +141,7 @@ def run_backward(
     if _runs_itself(function):
         found = function._backward(state, values, requested)
         return [
-            _stored(found[v], [inputs[k].layout], inputs[k].padded)
+            stored(found[v], [inputs[k].layout], inputs[k].padded)
             for k, v in zip(wanted, requested, strict=True)
         ]
     wrapped = _wrap_state(function, state, _CPU, _NO_RECORD)
@@ -221,7 +221,7 @@ def checked_output(
         _must_be_value(function, origin, result)
         values = [batch.value(copy=False) for batch in inputs]
         value = output_value(Returned(origin, variable), result, values, _CPU)
-        made = _stored(value, layouts, pad)
+        made = stored(value, layouts, pad)
     axis = variable.named_axis
     if axis is not None:
         for other, batch in zip(function.inputs, inputs, strict=True):
@@ -252,7 +252,7 @@ def checked_gradient(
     if result is None:
         if not contract_of(function.contract).missing_is_zero:
             raise _missing_gradients(function, [variable])
-        return _stored(zeros_like(variable, layout, shape, _CPU), [layout], batch.padded)
+        return stored(zeros_like(variable, layout, shape, _CPU), [layout], batch.padded)
     made = None
     if function.as_numpy:
         made = _plain(variable, shape, result, [layout], batch.padded, None if copy else roots)
@@ -260,7 +260,7 @@ def checked_gradient(
         origin = f"backward of user function {function.name!r}, gradient of {variable.name!r}"
         _must_be_value(function, origin, result)
         value = gradient_value(Returned(origin, variable), result, layout, shape, _CPU)
-        return _stored(value, [layout], batch.padded)
+        return stored(value, [layout], batch.padded)
     return made
 
 
@@ -392,18 +392,3 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 
 def _batch_size(inputs: Sequence[Batch]) -> int | None:
     return next((b.layout.count for b in inputs if b.layout.kind != "none"), None)
-
-
-def _stored(value: Value, layouts: Sequence[Layout], pad: bool) -> ArrayBatch:
-    """Return a Value's samples in a storage, in the cells of the first layout of equal lengths."""
-    layout = value._layout
-    if layout.kind != "sequence":
-        return ArrayBatch(layout, False, value.asarray())
-    flat = value._fresh_flat()
-    for other in layouts:
-        if other.same_lengths(layout):
-            layout = other
-            break
-    else:
-        layout = Layout.of_lengths(layout.lengths)
-    return ArrayBatch(layout, pad, padded(flat, layout) if pad else flat)

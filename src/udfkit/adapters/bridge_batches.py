@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from udfkit.kernels import lazy
 from udfkit.layout import Layout
 from udfkit.value import Value
 
-__all__ = ["ArrayBatch", "Batch", "layout_at", "padded"]
+__all__ = ["ArrayBatch", "Batch", "layout_at", "padded", "stored"]
 
 cpu_extents = lazy("cpu_extents", globals())
 pyobjects = lazy("pyobjects", globals())
@@ -124,3 +125,18 @@ def padded(flat: np.ndarray, layout: Layout) -> np.ndarray:
     if layout.contiguous:
         return moves.ragged_to_padded(flat, layout.offsets, layout.steps)
     return moves.ragged_to_cells(flat, layout.mask)
+
+
+def stored(value: Value, layouts: Sequence[Layout], pad: bool) -> ArrayBatch:
+    """Return a Value's samples in a storage, in the cells of the first layout of equal lengths."""
+    layout = value._layout
+    if layout.kind != "sequence":
+        return ArrayBatch(layout, False, value.asarray())
+    flat = value._fresh_flat()
+    for other in layouts:
+        if other.same_lengths(layout):
+            layout = other
+            break
+    else:
+        layout = Layout.of_lengths(layout.lengths)
+    return ArrayBatch(layout, pad, padded(flat, layout) if pad else flat)

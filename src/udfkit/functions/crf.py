@@ -5,7 +5,6 @@ all paths are computed with numbers scaled to their row's largest, which is exac
 transitions of a row's tags cannot differ by more than a float64 can hold; else with logarithms.
 """
 
-# ruff: noqa: FURB136 - the builtin min and max do not compile for CUDA
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ number 0 or from 1 / sqrt(BASE) to sqrt(BASE). Sums and products of these lose n
 probabilities are, and take a few operations each, where logarithms take an exp and a log a term.
 """
 
-# ruff: noqa: FURB136 - the builtin min and max do not compile for CUDA
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 from __future__ import annotations
 

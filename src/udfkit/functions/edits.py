@@ -3,7 +3,6 @@
 R. A. Wagner and M. J. Fischer, "The string-to-string correction problem", 1974.
 """
 
-# ruff: noqa: FURB136 - the builtin min and max do not compile for CUDA
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """What several bodies do with rows of positive numbers."""
 
-# ruff: noqa: FURB136 - the builtin min and max do not compile for CUDA
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 from __future__ import annotations
 

@@ -274,7 +274,7 @@ def as_array(view: DeviceView) -> Any:
     """Return a view as an array that others can take: numba's, over the same memory."""
     if not cuda_target.is_simulated():
         return _as_numba(view)
-    memory = (ctypes.c_char * view.nbytes).from_address(view.address) if view.nbytes else b""
+    memory: Any = (ctypes.c_char * view.nbytes).from_address(view.address) if view.nbytes else b""
     host = np.frombuffer(memory, np.uint8).view(view.dtype).reshape(view.shape)
     made = cuda_target.module().to_device(host, copy=False)
     made.udfkit_owner = view.owner

@@ -33,6 +33,10 @@ __all__ = [
 # A compiled body may contract a*b + c to one operation, which keeps NaN and infinities right.
 _OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
 
+# Nothing but compiled code calls bodies and helpers; a way in for Python would hold all that is
+# inlined there once more, and take as long to compile.
+_INSIDE = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
 MOST_CHUNKS = 32
 LEAST_CHUNK_WEIGHT = 2048
 _LINE_ELEMENTS = 8
@@ -354,7 +358,8 @@ def _build(
     if JIT_DISABLED:
         return _compile_text(lines, "drive", {"body": body.function}, types.void, args)
     try:
-        compiled = numba.njit(**_OPTIONS)(body.frozen(numba.njit(forceinline=True, **_OPTIONS)))
+        helper = numba.njit(forceinline=True, **_INSIDE, **_OPTIONS)
+        compiled = numba.njit(**_INSIDE, **_OPTIONS)(body.frozen(helper))
         compiled.compile(tuple(_seen(slot) for slot in slots))
         return _compile_text(lines, "drive", {"body": compiled}, types.void, args)
     except NumbaError as error:
@@ -368,7 +373,7 @@ def _compile_text(
     exec(compile("\n".join(lines), f"<udfkit {name}>", "exec"), names)  # noqa: S102
     if JIT_DISABLED:
         return names[name]
-    dispatcher = numba.njit(nogil=True, error_model="numpy")(names[name])
+    dispatcher = numba.njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True)(names[name])
     return dispatcher.compile(result(*args))
 
 
