@@ -357,3 +357,12 @@ def test_attributes_of_the_constructor_are_kept():
     fn = C.UserFunction([variable("sequence", "x")], attributes={"axis": 1}, name="with")
     assert fn.attributes == {"axis": 1}
     assert fn.clone([variable("sequence", "y")]).attributes == {"axis": 1}
+
+
+def test_state_that_nothing_saves_is_refused_at_once():
+    class Keeps(Scale):
+        serialize = C.UserFunction.serialize
+
+    fn = Keeps(C.sequence.input_variable(()), 3.0, "kept")
+    with pytest.raises(TypeError, match=r"factor.*serialize"):
+        C.save_function(fn)

@@ -195,3 +195,42 @@ def test_a_default_device_that_is_no_device_is_refused(device):
     with pytest.raises(TypeError):
         udfkit.set_default_device(device)
     assert udfkit.use_default_device() == udfkit.cpu()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: udfkit.Constant(np.array([300, 1]), dtype=np.int8), ["300", "int8"]),
+        (lambda: udfkit.Constant(np.array([1.0, np.nan]), dtype=np.int8), ["nan", "int8"]),
+        (lambda: udfkit.Parameter(2, np.array([1e300, 1.0]), np.float32), ["1e\\+300", "float32"]),
+        (lambda: udfkit.Parameter((2, 3), init=np.arange(3.0)), [r"\(3,\)", r"\(2, 3\)"]),
+        (lambda: udfkit.Parameter(init=[[1], [1, 2]]), ["differ"]),
+    ],
+)
+def test_values_of_parameters_and_constants_are_never_cut(make, words):
+    with pytest.raises(ValueError, match=".*".join(words)):
+        make()
+
+
+def test_a_new_value_of_a_parameter_is_checked_and_the_old_one_stays():
+    weight = udfkit.Parameter(init=np.ones(2, np.float32))
+    for bad in (np.array([1e300, 1.0]), np.ones(3), [[1], [1, 2]]):
+        with pytest.raises(ValueError, match="Parameter"):
+            weight.value = bad
+    with pytest.raises(TypeError, match="real numbers"):
+        weight.value = np.array([1j, 1])
+    assert weight.value.tolist() == [1.0, 1.0]
+
+
+def test_devices_of_other_kinds_are_refused():
+    with pytest.raises(ValueError, match="tpu"):
+        udfkit.DeviceDescriptor("tpu")
+    for index in (-1, "0", True, 0.0):
+        with pytest.raises(ValueError, match="index"):
+            udfkit.gpu(index)
+
+
+@pytest.mark.parametrize("shape", [2.0, None, (2**40, 2**40)])
+def test_shapes_that_no_sample_can_have(shape):
+    with pytest.raises((TypeError, ValueError), match="shape"):
+        udfkit.input_variable(shape)

@@ -22,6 +22,7 @@ __all__ = ["from_device_array", "from_device_list"]
 
 
 def _check_device_dtype(var: Variable, dtype: np.dtype, where: str) -> None:
+    # The CUDA Array Interface has no name for bfloat16: those arrays come as opaque bytes.
     opaque = is_bfloat16(var.dtype) and dtype == np.dtype("V2")
     if dtype != var.dtype and not opaque:
         raise ValueError(
@@ -47,6 +48,7 @@ def from_device_array(
     check_rectangle(var, view.shape, where)
     _check_device_dtype(var, view.dtype, where)
     layout = rectangle_layout(var, view.shape, seq_starts)
+    view = view.part(0, view.shape, var.dtype)
     data = place_of(device).copy(view) if copy else view
     return Value._make(layout, device, padded=data)
 
@@ -88,7 +90,7 @@ def from_device_list(
                 f"{where} has samples of shape {shape_text(shape[1:])}, {what} 0 has "
                 f"{shape_text(views[0].shape[1:])}: make them equal"
             )
-        views[k] = views[k].part(0, shape, views[k].dtype)
+        views[k] = views[k].part(0, shape, var.dtype)
     flat, lengths = place_of(device).gather_device(views)
     if var.kind == "batch":
         return Value._make(Layout.of_batch(len(views)), device, padded=flat)

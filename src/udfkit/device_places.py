@@ -54,6 +54,13 @@ def device_index(obj: Any) -> int | None:
     return cuda_target.current_device() if found is None else found
 
 
+def _typed(array: Any, dtype: np.dtype) -> Any:
+    """Return an array with the dtype that it had; the interface of arrays knows no bfloat16."""
+    if array.dtype == dtype:
+        return array
+    return cuda_arrays.read_array(array, "the array").part(0, tuple(array.shape), dtype)
+
+
 def read_foreign(obj: Any, where: str) -> tuple[DeviceView, int | None] | None:
     """Return an array on any device and the index of that; None for another object.
 
@@ -92,19 +99,22 @@ class DevicePlace:
                 offsets, starts = self._offsets(layout), self._starts(layout)
                 data, mask = cuda_moves.ragged_to_padded(flat, offsets, layout.steps, starts)
                 layout.on_device[self.index, "mask"] = mask
-                return data
+                return _typed(data, flat.dtype)
             if layout.pieces is not None:
                 flat = self.send(moves.in_row_order(self.fetch(flat), *layout.pieces))
-            return cuda_mask_moves.ragged_to_cells(flat, self.mask(layout), self._rows(layout))
+            mask, rows = self.mask(layout), self._rows(layout)
+            return _typed(cuda_mask_moves.ragged_to_cells(flat, mask, rows), flat.dtype)
 
     def unpad(self, padded: Any, layout: Layout) -> Any:
         with cuda_target.on_device(self.index):
             if layout.contiguous:
-                return cuda_moves.padded_to_ragged(padded, self._offsets(layout), layout.total)
+                flat = cuda_moves.padded_to_ragged(padded, self._offsets(layout), layout.total)
+                return _typed(flat, padded.dtype)
             if layout.pieces is not None:
                 return self.send(moves.pieces_to_ragged(self.fetch(padded), *layout.pieces))
             mask, rows = self.mask(layout), self._rows(layout)
-            return cuda_mask_moves.cells_to_ragged(padded, mask, rows, layout.total)
+            flat = cuda_mask_moves.cells_to_ragged(padded, mask, rows, layout.total)
+            return _typed(flat, padded.dtype)
 
     def densify(self, samples: CsrSamples | OneHotSamples, layout: Layout) -> Any:
         return self._dense(samples, layout.positions, layout.rows, layout.steps)
@@ -154,7 +164,7 @@ class DevicePlace:
         """Return flat values of a list of arrays on this device, and their lengths."""
         lengths = np.array([view.shape[0] for view in views], np.int64)
         with cuda_target.on_device(self.index):
-            return cuda_moves.rows_to_ragged(views)[0], lengths
+            return _typed(cuda_moves.rows_to_ragged(views)[0], views[0].dtype), lengths
 
     def read_padded(
         self, data: Any, mask: Any, lengths: Any, starts: Any
@@ -193,20 +203,21 @@ class DevicePlace:
     def fetch(self, array: Any) -> np.ndarray:
         """Wait for the device, and copy to the host."""
         with cuda_target.on_device(self.index):
-            return cuda_arrays.download(array)
+            host = cuda_arrays.download(array)
+        return host if host.dtype == array.dtype else host.view(array.dtype)
 
     def copy(self, array: Any) -> Any:
-        view = self.read(array, "the array")
+        view, dtype = self.read(array, "the array"), array.dtype
         samples = view.part(0, (1, view.nbytes), np.uint8)
         with cuda_target.on_device(self.index):
             offsets = cuda_arrays.upload(np.array([0, view.nbytes]))
             copied = cuda_moves.padded_to_ragged(samples, offsets, view.nbytes)
             whole = cuda_arrays.read_array(copied, "the copy")
-        return whole.part(0, view.shape, view.dtype)
+        return whole.part(0, view.shape, dtype)
 
     def reshape(self, array: Any, shape: tuple[int, ...]) -> Any:
         view = self.read(array, "the array")
-        return array if view.shape == shape else view.part(0, shape, view.dtype)
+        return array if view.shape == shape else view.part(0, shape, array.dtype)
 
     def protect(self, array: Any) -> Any:
         if isinstance(array, DeviceView):

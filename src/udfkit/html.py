@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from html import escape
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,8 +39,9 @@ def ragged_html(batch: Ragged) -> str:
         ("samples", f"{_count(len(batch.values))} of shape {shape_text(batch.sample_shape)}"),
         ("dtype", str(batch.dtype)),
         *_length_facts(layout),
-        ("padded", f"{_percent(waste_of(layout))} would be padding"),
     ]
+    if layout.rows * layout.steps:
+        facts.append(("padded", f"{_percent(waste_of(layout))} would be padding"))
     if batch.has_starts:
         facts.append(("continued", _count(int((~batch.starts).sum()))))
     heads = (batch[k] for k in range(min(len(batch), ITEMS)))
@@ -59,6 +61,7 @@ def value_html(value: Value) -> str:
     facts.append(("sequences", _count(len(value))))
     if layout.kind == "sequence":
         facts += _length_facts(layout)
+    if layout.kind == "sequence" and layout.rows * layout.steps:
         facts.append(("waste", f"{_percent(waste_of(layout))} of the cells are padding"))
     if not layout.all_new:
         facts.append(("continued", _count(int((~value.starts).sum()))))
@@ -83,7 +86,7 @@ def _heads(value: Value) -> Iterable[np.ndarray] | None:
     if layout.kind == "none":
         return [flat]
     offsets = layout.offsets[: ITEMS + 1].tolist()
-    return [flat[a:b] for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    return [flat[a:b] for a, b in pairwise(offsets)]
 
 
 def _items(heads: Iterable[np.ndarray] | None, count: int) -> list[tuple[str, str]]:

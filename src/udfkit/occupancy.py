@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from udfkit.layout import Layout
@@ -54,7 +56,7 @@ def coverage(layout: Layout, bands: int, columns: int) -> np.ndarray:
         return grid
     row_edges = np.arange(len(grid) + 1) * layout.rows // len(grid)
     edges = np.arange(grid.shape[1] + 1) * layout.steps // grid.shape[1]
-    for band, (first, last) in enumerate(zip(row_edges[:-1], row_edges[1:], strict=True)):
+    for band, (first, last) in enumerate(pairwise(row_edges)):
         count = min(int(last - first), ROWS_A_BAND)
         rows = first + np.arange(count) * (last - first) // count
         if layout.contiguous:

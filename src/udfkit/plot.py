@@ -94,14 +94,14 @@ def _layout_of(value: Any) -> Layout:
 
 def _new_axes() -> Any:
     try:
-        from matplotlib import pyplot
+        from matplotlib import pyplot as plt
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             'a picture needs matplotlib, which is not installed: pip install "udfkit-kernels[demo]"'
             ", or pip install matplotlib",
             name=error.name,
         ) from error
-    return pyplot.subplots()[1]
+    return plt.subplots()[1]
 
 
 def _mark_beginnings(ax: Any, layout: Layout, starts: np.ndarray) -> None:
