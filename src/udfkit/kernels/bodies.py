@@ -24,6 +24,7 @@ _PORTABLE = ("udfkit.kernels.portable", "udfkit.portable")
 _ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 _MISSING = object()
+_numbers: dict[Any, int] = {}
 
 
 class Body:
@@ -36,7 +37,7 @@ class Body:
 
     Attributes
     ----------
-    key : tuple
+    key : int
         Equal for two functions exactly when they compile to the same code.
     function : function
         The author's own.
@@ -55,6 +56,7 @@ class Body:
         self._frozen: dict[int, dict[str, Any]] = {}
         self._active: list[Any] = []
         self._order: list[Any] = []
+        self._keys: dict[int, int] = {}
         self.key = self._follow(self.function)
 
     def is_current(self) -> bool:
@@ -70,13 +72,20 @@ class Body:
         """Return the files of the function and its helpers."""
         return list(dict.fromkeys(code.co_filename for _, code in self._codes))
 
-    def frozen(self, compile_helper: Callable[[Any], Any]) -> Any:
+    @property
+    def size(self) -> int:
+        """Bytes of bytecode of the function and its helpers."""
+        return sum(len(code.co_code) for _, code in self._codes)
+
+    def frozen(self, compile_helper: Callable[[Any, Any], Any]) -> Any:
         """Return a copy that refers to what was found, its helpers compiled.
 
         Parameters
         ----------
         compile_helper
-            Gets a copy of each helper, innermost first; its result takes the helper's place.
+            Gets a copy of each helper, innermost first, and a key that is equal for two helpers
+            exactly when they compile to the same code and stand at the same place of a file; its
+            result takes the helper's place.
         """
         made: dict[int, Any] = {}
         copy = self.function
@@ -87,15 +96,18 @@ class Body:
             for cell in copy.__closure__ or ():
                 cell.cell_contents = _replace(cell.cell_contents, made)
             if function is not self.function:
-                made[id(function)] = compile_helper(copy)
+                code = function.__code__
+                key = (self._keys[id(function)], code.co_filename, code.co_firstlineno)
+                made[id(function)] = compile_helper(copy, key)
         return copy
 
-    def _follow(self, function: Any) -> tuple[Any, ...]:
+    def _follow(self, function: Any) -> int:
+        """Return a number that stands for a function and all that it refers to."""
         code = function.__code__
         if any(function is active for active in self._active):
             raise TypeError(f"{_at(code)} calls itself, which cannot be compiled: write a loop")
         if any(function is known for known in self._order):
-            return ("again", code.co_name)
+            return self._keys[id(function)]
         self._codes.append((function, code))
         self._active.append(function)
         found: dict[str, Any] = {}
@@ -114,7 +126,9 @@ class Body:
             keys.append((name, self._value(code, name, value)))
         self._active.pop()
         self._order.append(function)
-        return tuple(keys)
+        # A key with those of helpers in it would grow without bound where helpers share helpers.
+        self._keys[id(function)] = _numbers.setdefault(tuple(keys), len(_numbers))
+        return self._keys[id(function)]
 
     def _global(self, function: Any, path: tuple[str, ...], found: dict[str, Any]) -> Any:
         """Follow ``a.b.c``: the global a, and attributes as long as they are those of modules."""

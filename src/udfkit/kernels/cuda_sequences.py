@@ -32,7 +32,7 @@ def make_kernel(
     """
     cuda = module()
     lines, types = driver_source(where, slots, scratch, lengths, sizes, on_cuda=True)
-    compiled = cuda.jit(device=True)(body.frozen(cuda.jit(device=True)))
+    compiled = cuda.jit(device=True)(body.frozen(lambda helper, _: cuda.jit(device=True)(helper)))
     names: dict[str, Any] = {"cuda": cuda, "body": compiled}
     exec(compile("\n".join(lines), "<udfkit drive>", "exec"), names)  # noqa: S102
     return cuda.jit(names["drive"]), types

@@ -13,8 +13,9 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba.core import types
+from numba.core import cgutils, types
 from numba.core.errors import NumbaError
+from numba.extending import intrinsic
 
 from udfkit.kernels.bodies import Body, short_error
 from udfkit.kernels.jit import JIT_DISABLED, driver, kernel
@@ -40,6 +41,9 @@ _INSIDE = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 MOST_CHUNKS = 32
 LEAST_CHUNK_WEIGHT = 2048
 _LINE_ELEMENTS = 8
+
+LARGE_BODY = 4000
+"""Bytes of bytecode from which on a driver calls a body and never inlines it."""
 
 poisoned = False
 """Whether scratch is filled with NaN before each sequence, so that a test sees who reads it."""
@@ -358,12 +362,49 @@ def _build(
     if JIT_DISABLED:
         return _compile_text(lines, "drive", {"body": body.function}, types.void, args)
     try:
-        helper = numba.njit(forceinline=True, **_INSIDE, **_OPTIONS)
-        compiled = numba.njit(**_INSIDE, **_OPTIONS)(body.frozen(helper))
-        compiled.compile(tuple(_seen(slot) for slot in slots))
+        compiled = numba.njit(**_INSIDE, **_OPTIONS)(body.frozen(_compile_helper))
+        signature = tuple(_seen(slot) for slot in slots)
+        compiled.compile(signature)
+        if body.size > LARGE_BODY:
+            compiled = _by_name(compiled.overloads[signature])
         return _compile_text(lines, "drive", {"body": compiled}, types.void, args)
     except NumbaError as error:
         raise short_error(error, body, where) from None
+
+
+def _compile_helper(function: Any, key: Any) -> Any:
+    """Compile a helper; a body of other dtypes, or another body, may have had the same one."""
+    made = numba.njit(forceinline=True, **_INSIDE, **_OPTIONS)
+    return _remember(("helper", key), lambda: made(function))
+
+
+def _by_name(compiled: Any) -> Any:
+    """Return what calls compiled code where it is, so that a driver does not optimize a copy."""
+    signature, name = compiled.signature, compiled.fndesc.llvm_func_name
+    expected = signature.args
+
+    @intrinsic
+    def body(typing_context: Any, *arguments: Any) -> Any:
+        def codegen(context: Any, builder: Any, _: Any, packed: Any) -> Any:
+            values = cgutils.unpack_tuple(builder, packed[0], len(expected))
+            convention = context.call_conv
+            kind = convention.get_function_type(signature.return_type, expected)
+            called = cgutils.get_or_insert_function(builder.module, kind, name)
+            given = [
+                context.cast(builder, value, source, target)
+                for value, source, target in zip(values, arguments, expected, strict=True)
+            ]
+            status, result = convention.call_function(
+                builder, called, signature.return_type, expected, given
+            )
+            with cgutils.if_unlikely(builder, status.is_error):
+                convention.return_status_propagate(builder, status)
+            return result
+
+        return signature.return_type(types.StarArgTuple(arguments)), codegen
+
+    body.udfkit_keeps = compiled
+    return body
 
 
 def _compile_text(
