@@ -13,7 +13,7 @@ TEST := $(VENV)/.installed-test
 DEMO := $(VENV)/.installed-demo
 
 .DELETE_ON_ERROR:
-.PHONY: help demo info test test-torch test-jax test-interop test-tensorflow lint format types layers bench bench-full coverage boundscheck test-cuda-toolkit test-cuda-device package clean
+.PHONY: help demo info test test-torch test-jax test-interop test-tensorflow lint format types layers bench bench-full docs coverage boundscheck test-cuda-toolkit test-cuda-device package clean
 
 help:
 	@echo "make demo         install into $(VENV) and run the demo"
@@ -27,6 +27,7 @@ help:
 	@echo "make layers       check that each room imports only the rooms below it"
 	@echo "make bench        every benchmark once, to see that they run"
 	@echo "make bench-full   measure the benchmarks (minutes)"
+	@echo "make docs         build the documentation into build/site, in .venv-docs; warnings are errors"
 	@echo "make coverage     line coverage of src/udfkit, kernels run as plain Python too, at least 95 %"
 	@echo "make boundscheck  the tests with bounds checks in the kernels"
 	@echo "make test-cuda-toolkit  the CUDA kernels through NVIDIA's compiler, no GPU needed (1 GB into $(CUDA_VENV))"
@@ -80,20 +81,20 @@ ADAPTED := -m pytest -q -o addopts=--doctest-modules
 
 test-torch: PACKAGES := $(TORCH_PACKAGES)
 test-torch: .venv-torch/.installed
-	UDFKIT_TEST_TORCH=1 .venv-torch/bin/python $(ADAPTED) tests/with_torch src/udfkit/torch.py src/udfkit/adapters/torch*.py $(ARGS)
+	UDFKIT_TEST_TORCH=1 .venv-torch/bin/python $(ADAPTED) tests/with_torch tests/test_docs.py src/udfkit/torch.py src/udfkit/adapters/torch*.py $(ARGS)
 
 test-jax: PACKAGES := $(JAX_PACKAGES)
 test-jax: .venv-jax/.installed
-	UDFKIT_TEST_JAX=1 .venv-jax/bin/python $(ADAPTED) tests/with_jax src/udfkit/jax.py src/udfkit/adapters/jax*.py $(ARGS)
+	UDFKIT_TEST_JAX=1 .venv-jax/bin/python $(ADAPTED) tests/with_jax tests/test_docs.py src/udfkit/jax.py src/udfkit/adapters/jax*.py $(ARGS)
 
 test-interop: PACKAGES := $(INTEROP_PACKAGES)
 test-interop: .venv-interop/.installed
-	UDFKIT_TEST_INTEROP=1 .venv-interop/bin/python $(ADAPTED) tests/interop \
+	UDFKIT_TEST_INTEROP=1 .venv-interop/bin/python $(ADAPTED) tests/interop tests/test_docs.py \
 		src/udfkit/adapters/awkward.py src/udfkit/adapters/arrow.py src/udfkit/adapters/pandas.py src/udfkit/adapters/scipy.py $(ARGS)
 
 test-tensorflow: PACKAGES := $(TENSORFLOW_PACKAGES)
 test-tensorflow: .venv-tensorflow/.installed
-	UDFKIT_TEST_TENSORFLOW=1 .venv-tensorflow/bin/python $(ADAPTED) tests/interop src/udfkit/adapters/tensorflow.py $(ARGS)
+	UDFKIT_TEST_TENSORFLOW=1 .venv-tensorflow/bin/python $(ADAPTED) tests/interop tests/test_docs.py src/udfkit/adapters/tensorflow.py $(ARGS)
 
 lint: $(DEV)
 	$(BIN)/ruff format --check .
@@ -118,6 +119,15 @@ bench: $(DEV)
 bench-full: $(DEV)
 	@test -f "$$HOME/.asv-machine.json" || $(BIN)/asv machine --yes </dev/null >/dev/null
 	$(BIN)/asv run --environment existing:$(PY) --show-stderr --set-commit-hash "$$(git rev-parse HEAD)"
+
+.venv-docs/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-docs
+	@echo "installing udfkit-kernels[docs] into .venv-docs"
+	@.venv-docs/bin/python -m pip --disable-pip-version-check --no-input install --quiet --editable '.[docs]'
+	@touch $@
+
+docs: .venv-docs/.installed
+	.venv-docs/bin/python -m mkdocs build --strict --clean
 
 coverage: $(TEST)
 	$(PY) -m coverage erase
@@ -145,5 +155,5 @@ package: $(DEV)
 	$(PY) -m build --outdir dist .
 
 clean:
-	rm -rf $(VENV) .venv-torch .venv-jax .venv-interop .venv-tensorflow .asv .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .coverage dist build
+	rm -rf $(VENV) .venv-docs .venv-torch .venv-jax .venv-interop .venv-tensorflow .asv .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .coverage dist build
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

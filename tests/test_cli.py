@@ -142,7 +142,7 @@ def test_info_runs_after_the_namesake_has_overwritten_files(tmp_path):
     code = "from udfkit.cli import main; raise SystemExit(main(['info']))"
     done = python("-c", code, PYTHONPATH=str(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert re.search(r"udfkit-kernels +\d\S* \(" + re.escape(str(copy)), done.stdout)
+    assert re.search(r"udfkit-kernels +\d\S*\s+\(" + re.escape(str(copy)), done.stdout)
     assert "gpu             unknown (ImportError: cannot import name" in done.stdout
     assert "WARNING: the distribution udfkit 0.1.0" in done.stdout
 

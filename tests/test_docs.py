@@ -1,8 +1,8 @@
 """Every Python block of every page runs, and prints what the text block behind it shows.
 
-A block that needs a library says so, ```python needs-torch, or imports it; it runs where the library
-is, and is missed as an error where UDFKIT_TEST_TORCH and the like say that it must be there. Those
-that need a GPU, ```python needs-gpu, run with UDFKIT_TEST_CUDA=device.
+A block that needs a library says so, ```python needs-torch, or imports it; it runs where the
+library is, and is missed as an error where UDFKIT_TEST_TORCH and the like say that it must be
+there. Those that need a GPU, ```python needs-gpu, run with UDFKIT_TEST_CUDA=device.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ LIBRARIES = {
     "pyarrow": "INTEROP",
     "pandas": "INTEROP",
     "tensorflow": "TENSORFLOW",
+    "hypothesis": "",
     "scipy": "",
     "matplotlib": "",
 }
@@ -50,7 +51,7 @@ class Block:
 def blocks_of(text: str) -> list[Block]:
     found = []
     fences = list(FENCE.finditer(text))
-    for fence, after in zip(fences, [*fences[1:], None], strict=True):
+    for fence, after in zip(fences, [*fences[1:], None], strict=False):
         words = fence[1].split()
         if not words or words[0] != "python":
             continue

@@ -35,6 +35,7 @@ def sequence() -> Any:
 
 LONG = np.zeros(1 << 16, np.float32)
 MANY = udfkit.Ragged(LONG, [*([0] * 100), 1 << 16])
+WINDOWS = np.lib.stride_tricks.sliding_window_view(LONG, 4096)[:160]
 NOTHING = np.empty((1 << 61, 0), np.int8)
 
 REFUSED: dict[str, Callable[[], Any]] = {
@@ -51,7 +52,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "stride 0, over memory": lambda: udfkit.sanitize_batch(sequence(), [wide(1 << 60)] * 9),
     "stride 0, over memory, pad": lambda: udfkit.pad([wide(1 << 60)] * 9),
     "stride 0, over int64": lambda: udfkit.pad([wide(1 << 60)] * 4 + [wide(3)]),
-    "rectangle": lambda: udfkit.sanitize_batch(sequence(), LONG.reshape(16, -1)[[0] * 160]),
+    "rectangle": lambda: udfkit.sanitize_batch(sequence(), WINDOWS),
     "rectangle, stride 0": lambda: udfkit.sanitize_batch(sequence(), wide(64, 1 << 18)),
     "rectangle, doubles": lambda: udfkit.sanitize_batch(sequence(), wide(64, 1 << 18, dtype=float)),
     "rectangle, over memory": lambda: udfkit.sanitize_batch(sequence(), wide(1 << 20, 1 << 30)),

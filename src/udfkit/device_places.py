@@ -203,6 +203,9 @@ class DevicePlace:
     def fetch(self, array: Any) -> np.ndarray:
         """Wait for the device, and copy to the host."""
         with cuda_target.on_device(self.index):
+            if not hasattr(array, "copy_to_host"):
+                array = cuda_arrays.read_array(array, "the array")
+                cuda_arrays.wait(array.stream, 0)
             host = cuda_arrays.download(array)
         return host if host.dtype == array.dtype else host.view(array.dtype)
 

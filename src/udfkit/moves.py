@@ -105,7 +105,7 @@ def mask_of(lengths: np.ndarray, starts: np.ndarray | None, steps: int) -> np.nd
     if rows * steps > memory.max_bytes():
         memory.check_size(rows, steps, 0, lengths)
     mask = _empty((rows, steps), _INT8, rows * steps)
-    template = np.empty(2 * steps, _INT8)
+    template = np.empty(2 * steps if rows else 0, _INT8)
     _run(
         cpu.mask_from_lengths,
         rows,

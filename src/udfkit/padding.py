@@ -110,7 +110,12 @@ def pad(  # noqa: PLR0913 - every option that people ask for, all by keyword
     >>> udfkit.pad([[1, 2, 3], [4]], max_length=2, overflow="truncate_left").data.tolist()
     [[2, 3], [4, 0]]
     """
-    source = read_source(batch if mask is None else unpad(batch, mask), dtype, sample_shape)
+    source = read_source(
+        batch if mask is None else unpad(batch, mask),
+        dtype,
+        sample_shape,
+        will_pad=overflow == "error",
+    )
     rows = source.rows
     if side is None:
         side = source.side
@@ -176,7 +181,7 @@ def _fill(
     if nbytes >= CLEAR_BYTES and block == 0 and extent == 0:
         valid = int(lengths.sum()) * size
         block = cpu_padding.CLEAR if valid < CLEAR_FRACTION * nbytes else 0
-    template = np.empty(2 * steps, _MASK_DTYPE)
+    template = np.empty(2 * steps if count else 0, _MASK_DTYPE)
     address = pyobjects.address
     args = (
         address(rows.pointers),

@@ -9,6 +9,7 @@ import numpy as np
 
 from udfkit import moves
 from udfkit.device import DeviceDescriptor, gpu
+from udfkit.errors import DeviceError
 from udfkit.layout import Layout
 from udfkit.rows import Rows
 from udfkit.sparse import CsrSamples, OneHotSamples
@@ -113,9 +114,23 @@ def _device_place(index: int) -> Any:
 
 
 def device_index_of(obj: Any) -> int | None:
-    """Return the index of the GPU that an array is on, or None for whatever else."""
+    """Return the index of the GPU that an array is on, or None for whatever else.
+
+    Raises
+    ------
+    DeviceError
+        For an array on a GPU that this process cannot use.
+    """
     if not hasattr(obj, "__cuda_array_interface__") and not hasattr(obj, "copy_to_host"):
         return None
+    from udfkit.kernels import cuda_target
+
+    status = cuda_target.status()
+    if not status.available:
+        raise DeviceError(
+            f"a {type(obj).__module__}.{type(obj).__name__} on a GPU was given, but "
+            f"{status.reason}: copy it to the host first. {status.advice}"
+        )
     from udfkit.device_places import device_index
 
     return device_index(obj)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from udfkit.kernels import sequences
+from udfkit.kernels import lazy, sequences
 from udfkit.kernels.bodies import Body
 from udfkit.kernels.jit import JIT_DISABLED
 from udfkit.kernels.sequences import Slot
@@ -20,6 +20,8 @@ from udfkit.sequence_declarations import Declared, scratch
 from udfkit.threads import run_ranges, thread_count
 
 __all__ = ["Definition", "Program"]
+
+cuda_sequences = lazy("cuda_sequences", globals())
 
 THREAD_NANOSECONDS = 500_000
 """Work that takes less is done by one thread: handing it over would cost what it saves."""
@@ -218,7 +220,9 @@ class Program:
         self.poisoned = poisoned
         self.rates: dict[str, float] = {}
         self._held: dict[str, list[Slot]] = {}
-        self._bodies = [Body(definition.forward)]
+        self._bodies = {"forward": Body(definition.forward)}
+        self._compiled: dict[str, Callable[..., None]] = {}
+        self._kernels: dict[str, Any] = {}
         lengths, sizes = definition.all_lengths(), definition.size_names
         self._scratch = [
             Slot(
@@ -239,9 +243,9 @@ class Program:
         self.plan = sequences.compile_plan(
             self._scratch, [*weights, *self._weights()], *self._names
         )
-        self.forward = self._compile("forward", definition.forward)
-        self._backward: Any = None
-        self.counts = {name: self._compile_count(body) for name, body in definition.counts.items()}
+        self.counts = {
+            name: self._compile_count(name, body) for name, body in definition.counts.items()
+        }
 
     def _sized(self, option: str) -> bool:
         declared = [*self.definition.saved.values(), *self.definition.work.values()]
@@ -266,17 +270,25 @@ class Program:
                 found.append("*".join([f"n_{length}", *(s.source() for s in declared.sample)]))
         return found
 
-    @property
-    def backward(self) -> Any:
-        """The compiled backward, made at its first use."""
+    def compiled(self, phase: str) -> Callable[..., None]:
+        """Return the driver of a body for the CPU, made at its first use."""
         with _lock:
-            if self._backward is None:
-                self._backward = self._compile("backward", self.definition.backward)
-        return self._backward
+            if phase not in self._compiled:
+                self._compiled[phase] = sequences.compile_body(*self._parts(phase))
+            return self._compiled[phase]
+
+    def kernel(self, phase: str) -> Any:
+        """Return the kernel of a body for CUDA, made at its first use."""
+        with _lock:
+            if phase not in self._kernels:
+                self._kernels[phase] = cuda_sequences.Kernel(*self._parts(phase))
+            return self._kernels[phase]
 
     def is_current(self) -> bool:
         """Whether the bodies still refer to what was compiled."""
-        return self.poisoned == sequences.poisoned and all(b.is_current() for b in self._bodies)
+        return self.poisoned == sequences.poisoned and all(
+            body.is_current() for body in self._bodies.values()
+        )
 
     def arguments(self, phase: str) -> list[Slot]:
         """Return the slots of a body's arguments, scratch left out."""
@@ -287,7 +299,7 @@ class Program:
 
     def run(self, phase: str, chunks: int, weight: int, args: tuple[Any, ...]) -> None:
         """Run a compiled body over all chunks, in several threads where that pays."""
-        drive = self.forward if phase == "forward" else self.backward
+        drive = self.compiled(phase)
         rate = self.rates.get(phase, 0.0)
         bounds = [0, chunks]
         threads = 1
@@ -333,18 +345,17 @@ class Program:
         shape = ("scalar",) if declared.kind == "each" and not declared.shape else ()
         return Slot(name, role, dtype, rank, length, shape)
 
-    def _compile(self, phase: str, function: Any) -> Callable[..., None]:
-        body = self._bodies[0] if phase == "forward" else Body(function)
-        if phase == "backward":
-            self._bodies.append(body)
+    def _parts(self, phase: str) -> tuple[Any, ...]:
+        """Return what a body is compiled of."""
+        if phase not in self._bodies:
+            self._bodies[phase] = Body(getattr(self.definition, phase))
         where = f"{phase} of {self.definition.name}"
-        return sequences.compile_body(
-            body, where, self._slots(phase, function), self._scratch, *self._names
-        )
+        slots = self._slots(phase, getattr(self.definition, phase))
+        return self._bodies[phase], where, slots, self._scratch, *self._names
 
-    def _compile_count(self, function: Any) -> Any:
+    def _compile_count(self, name: str, function: Any) -> Any:
         body = Body(function)
-        self._bodies.append(body)
+        self._bodies[f"lengths of {name}"] = body
         slots = self._slots("forward", function)
         where = f"lengths of {self.definition.name}"
         lengths = self.definition.length_names

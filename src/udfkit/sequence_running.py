@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
-from udfkit.kernels import sequences
+from udfkit.kernels import lazy, sequences
 from udfkit.kernels.sequences import MOST_CHUNKS
 from udfkit.layout import Layout
 from udfkit.memory import empty
+from udfkit.places import HOST
 from udfkit.results import CallRecord
 from udfkit.sequence_declarations import Declared
 from udfkit.sequence_program import Definition, Program
@@ -20,6 +22,10 @@ from udfkit.value import Value
 from udfkit.variable import Variable
 
 __all__ = ["State", "fits_all", "run_backward", "run_forward", "wrapped_forward"]
+
+cuda_arrays = lazy("cuda_arrays", globals())
+cuda_sequences = lazy("cuda_sequences", globals())
+cuda_target = lazy("cuda_target", globals())
 
 CHUNK_BYTES = 64 << 20
 """Room for the sums of one shared gradient, a row a chunk, where that takes several rows."""
@@ -37,18 +43,22 @@ class State:
         "count",
         "fixed",
         "layouts",
+        "needs",
         "options",
+        "place",
         "program",
         "values",
         "weight",
     )
 
     program: Program
+    place: Any
     values: tuple[Value, ...]
-    arrays: dict[str, np.ndarray]
+    arrays: dict[str, Any]
     layouts: dict[str, Layout]
     options: dict[str, Any]
     fixed: tuple[Any, ...]
+    needs: tuple[int, ...]
     chunks: int
     count: int
     weight: int
@@ -57,8 +67,16 @@ class State:
 def run_forward(
     function: Any, definition: Definition, program: Program, values: tuple[Value, ...]
 ) -> tuple[State, list[Value]]:
-    """Run the forward body over all sequences."""
+    """Run the forward body over all sequences, where the Values are."""
+    with _current(values[0]._place):
+        return _run_forward(function, definition, program, values)
+
+
+def _run_forward(
+    function: Any, definition: Definition, program: Program, values: tuple[Value, ...]
+) -> tuple[State, list[Value]]:
     state = State()
+    state.place = values[0]._place
     state.program, state.values, state.options = program, values, function._options
     state.arrays = {
         name: _flat(declared, value)
@@ -83,7 +101,7 @@ def run_forward(
     )
     for name, declared in list(definition.takes.items())[len(values) :]:
         total = state.layouts[str(declared.shape[0].symbol)].total
-        state.arrays[name] = np.full(total, declared.default, declared.dtype)
+        state.arrays[name] = state.place.send(np.full(total, declared.default, declared.dtype))
     if definition.has_indices:
         _check_indices(definition, state, sizes)
     for name, length in definition.output_lengths.items():
@@ -96,18 +114,14 @@ def run_forward(
         layout = state.layouts[definition.output_lengths[name]] if step else None
         lead = state.count if layout is None else layout.total
         shape = (lead, *samples[name])
-        # Small arrays skip the pool, whose bookkeeping would be noticed.
-        make = np.empty if lead < SMALL else empty
-        made = make(shape, program.dtypes[name])
-        state.arrays[name] = _seen(declared, made)
+        made = _make(state, shape, program.dtypes[name])
+        state.arrays[name] = _seen(declared, made, state.place)
         where = values[0]._device
         if layout is None:
             results.append(Value._make(Layout.of_batch(lead), where, padded=made))
         else:
             results.append(Value._make(layout, where, flat=made))
-    if state.count:
-        args = _arguments(state, "forward", state.arrays)
-        program.run("forward", state.chunks, state.weight, state.fixed + args)
+    _run(state, "forward", state.arrays)
     return state, results
 
 
@@ -143,6 +157,8 @@ def fits_all(variables: Sequence[Variable], values: Sequence[Any]) -> bool:
     for variable, value in zip(variables, values, strict=True):
         if type(value) is not Value or value._unbound or value._layout.kind != variable.kind:
             return False
+        if value._device is not values[0]._device and value._device != values[0]._device:
+            return False
         if value._dtype != variable.dtype or value._sample_shape != variable.shape:
             return False
         if variable.kind != "none":
@@ -156,6 +172,13 @@ def run_backward(
     definition: Definition, state: State, roots: Sequence[Value]
 ) -> dict[str, Value | None]:
     """Run the backward body over all sequences; return the gradient of each input that has one."""
+    with _current(state.place):
+        return _run_backward(definition, state, roots)
+
+
+def _run_backward(
+    definition: Definition, state: State, roots: Sequence[Value]
+) -> dict[str, Value | None]:
     arrays = dict(state.arrays)
     for (name, declared), value in zip(definition.gives.items(), roots, strict=True):
         arrays[f"grad_{name}"] = _flat(declared, value)
@@ -165,13 +188,12 @@ def run_backward(
             continue
         like = state.arrays[name]
         if declared.kind == "shared":
-            sums[name] = np.zeros((max(state.chunks, 1), like.size))
-            arrays[f"grad_{name}"] = sums[name].reshape(-1, *like.shape)
+            rows = max(state.chunks, 1)
+            sums[name] = state.place.send(np.zeros((rows, math.prod(like.shape))))
+            arrays[f"grad_{name}"] = _shaped(sums[name], (rows, *like.shape), state.place)
         else:
-            arrays[f"grad_{name}"] = empty(like.shape, like.dtype)
-    if state.count:
-        args = _arguments(state, "backward", arrays)
-        state.program.run("backward", state.chunks, state.weight, state.fixed + args)
+            arrays[f"grad_{name}"] = _make(state, like.shape, like.dtype)
+    _run(state, "backward", arrays)
     found: dict[str, Value | None] = {}
     for (name, declared), value in zip(definition.takes.items(), state.values, strict=False):
         found[name] = None
@@ -180,33 +202,81 @@ def run_backward(
         layout, where = value._layout, value._device
         gradient = arrays[f"grad_{name}"]
         if declared.is_flat and declared.kind != "shared":
-            gradient = gradient.reshape(len(gradient), *value._sample_shape)
+            shape = (gradient.shape[0], *value._sample_shape)
+            gradient = _shaped(gradient, shape, state.place)
         if declared.kind == "step":
             found[name] = Value._make(layout, where, flat=gradient)
             continue
         if declared.kind == "shared":
-            if state.chunks > 1:
-                sequences.sum_chunks(sums[name], state.chunks)
-            gradient = sums[name][0].reshape(value._sample_shape).astype(value.dtype)
+            gradient = _sum(state, sums[name], value)
         found[name] = Value._make(layout, where, padded=gradient)
     return found
 
 
-def _flat(declared: Declared, value: Value) -> np.ndarray:
+def _current(place: Any) -> Any:
+    """Return the context in which allocations and launches go to where the samples are."""
+    return nullcontext() if place is HOST else cuda_target.on_device(place.index)
+
+
+def _make(state: State, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return an array without contents where the samples are."""
+    if state.place is not HOST:
+        return cuda_arrays.empty(shape, dtype)
+    # Small arrays skip the pool, whose bookkeeping would be noticed.
+    make = np.empty if shape and shape[0] < SMALL else empty
+    return make(shape, dtype)
+
+
+def _run(state: State, phase: str, arrays: dict[str, Any]) -> None:
+    """Run a body where the samples are."""
+    if not state.count:
+        return
+    program, args = state.program, _arguments(state, phase, arrays)
+    if state.place is HOST:
+        program.run(phase, state.chunks, state.weight, state.fixed + state.needs + args)
+    else:
+        program.kernel(phase).run(state.chunks, state.fixed, state.needs, args)
+
+
+def _sum(state: State, parts: Any, value: Value) -> Any:
+    """Add up the gradients of a shared input, one a chunk, in an order of their own."""
+    if state.place is not HOST:
+        return cuda_sequences.sum_rows(
+            parts, max(state.chunks, 1), value._sample_shape, value.dtype
+        )
+    if state.chunks > 1:
+        sequences.sum_chunks(parts, state.chunks)
+    return parts[0].reshape(value._sample_shape).astype(value.dtype)
+
+
+def _flat(declared: Declared, value: Value) -> Any:
     """Return all samples, as compiled code takes them."""
-    array = value._flat_values() if declared.kind == "step" else value.data
-    if not array.flags.c_contiguous:
-        array = np.ascontiguousarray(array)
-    return _seen(declared, array)
+    place: Any = value._place
+    if place is HOST:
+        array = value._flat_values() if declared.kind == "step" else value.data
+        if not array.flags.c_contiguous:
+            array = np.ascontiguousarray(array)
+    else:
+        given = value._flat_values() if declared.kind == "step" else value._padded_data()
+        array = place.read(given, "the samples")
+        cuda_arrays.wait(array.stream, 0)
+    return _seen(declared, array, place)
 
 
-def _seen(declared: Declared, array: np.ndarray) -> np.ndarray:
+def _seen(declared: Declared, array: Any, place: Any) -> Any:
     """Give an array of all samples the rank that a body expects; a lone number has shape (1,)."""
+    shape = tuple(array.shape)
     if declared.is_flat:
         lead = 0 if declared.kind == "shared" else 1
-        sample = array.shape[lead:]
-        return array.reshape(*array.shape[:lead], math.prod(sample))
-    return array.reshape(1) if array.ndim == 0 else array
+        shape = (*shape[:lead], math.prod(shape[lead:]))
+    return _shaped(array, shape or (1,), place)
+
+
+def _shaped(array: Any, shape: tuple[int, ...], place: Any) -> Any:
+    """Return an array with another shape, as compiled code takes it."""
+    if place is HOST:
+        return array if array.shape == shape else array.reshape(shape)
+    return cuda_arrays.as_array(place.read(place.reshape(array, shape), "the samples"))
 
 
 def _input_layouts(definition: Definition, values: Sequence[Value]) -> dict[str, Layout]:
@@ -233,11 +303,13 @@ def _check_indices(definition: Definition, state: State, sizes: dict[str, int]) 
         if declared.index_of is None:
             continue
         below = int(declared.index_of.value(sizes))
-        indices = state.arrays[name].reshape(-1)
+        held = state.arrays[name]
+        # A body cannot check them, so those on a device are fetched: this waits for it.
+        indices = (held if state.place is HOST else state.place.fetch(held)).reshape(-1)
         at = int(sequences.first_outside(indices, below))
         if at < 0:
             continue
-        step = at // (len(indices) // len(state.arrays[name]))
+        step = at // (len(indices) // held.shape[0])
         offsets = value._layout.offsets
         k = int(np.searchsorted(offsets, step, "right")) - 1
         raise ValueError(
@@ -253,6 +325,10 @@ def _own_layout(definition: Definition, state: State, sizes: dict[str, int], out
         count, slots = state.program.counts[size.symbol]
         known = [state.layouts[n].offsets for n in definition.length_names]
         values = {**state.arrays, **state.options}
+        if state.place is not HOST:
+            for slot in slots:
+                if slot.name in state.arrays:
+                    values[slot.name] = state.place.fetch(state.arrays[slot.name])
         count(0, state.count, *known, *(values[slot.name] for slot in slots), lengths)
     else:
         named: dict[str, Any] = {n: state.layouts[n].lengths for n in definition.length_names}
@@ -276,17 +352,31 @@ def _plan(definition: Definition, state: State, sizes: np.ndarray) -> None:
     chunks = np.empty(_most_chunks(definition, state) + 1, np.int64)
     state.chunks = program.plan(count, *offsets, sizes, positions, needs, chunks)
     state.weight = int(positions[groups, count])
-    fixed: list[Any] = [chunks, *offsets, sizes]
-    for row, dtype in zip(positions, program.saved_dtypes, strict=False):
-        fixed += [empty((int(row[count]),), dtype), row]
-    state.fixed = (*fixed, *needs.tolist())
+    state.needs = tuple(needs.tolist())
+    where: list[Any] = [*offsets, sizes]
+    rows = list(positions[:groups])
+    if state.place is not HOST:
+        state.chunks = most = _most_rows(definition, state, count)
+        chunks = np.arange(most + 1, dtype=np.int64) * count // max(most, 1)
+        chunks, *where = (state.place.send(array) for array in (chunks, *where))
+        rows = [state.place.send(row) for row in rows]
+    fixed = [chunks, *where]
+    for k, (row, dtype) in enumerate(zip(rows, program.saved_dtypes, strict=True)):
+        fixed += [_make(state, (int(positions[k, count]),), dtype), row]
+    state.fixed = tuple(fixed)
 
 
 def _most_chunks(definition: Definition, state: State) -> int:
+    return _most_rows(definition, state, MOST_CHUNKS)
+
+
+def _most_rows(definition: Definition, state: State, most: int) -> int:
+    """Return how many chunks there may be, given that each has sums of shared gradients."""
     if not definition.has_shared:
-        return MOST_CHUNKS
-    largest = max(state.arrays[n].size for n, d in definition.takes.items() if d.kind == "shared")
-    return min(MOST_CHUNKS, max(1, CHUNK_BYTES // (8 * largest + 1)))
+        return most
+    shared = (state.arrays[n].shape for n, d in definition.takes.items() if d.kind == "shared")
+    largest = max(math.prod(shape) for shape in shared)
+    return min(most, max(1, CHUNK_BYTES // (8 * largest + 1)))
 
 
 def _arguments(state: State, phase: str, arrays: dict[str, np.ndarray]) -> tuple[Any, ...]:

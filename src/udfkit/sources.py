@@ -13,6 +13,7 @@ from udfkit.casting import check_dtype, check_real
 from udfkit.errors import WHAT_A_BATCH_CAN_BE, shape_text
 from udfkit.items import host_array, is_scipy_sparse, refuse_non_batch
 from udfkit.kernels import lazy
+from udfkit.memory import check_size
 from udfkit.ragged import Ragged
 from udfkit.rows import Rows, read_rows
 from udfkit.unpadding import Padded, Side, Unpadded, native_array, unpad
@@ -64,7 +65,9 @@ def whole_number(number: Any, name: str, least: int = 0) -> int:
     return found
 
 
-def read_source(batch: Any, dtype: Any = None, sample_shape: Any = None) -> Source:
+def read_source(
+    batch: Any, dtype: Any = None, sample_shape: Any = None, *, will_pad: bool = False
+) -> Source:
     """Find the sequences of a batch.
 
     Parameters
@@ -73,6 +76,8 @@ def read_source(batch: Any, dtype: Any = None, sample_shape: Any = None) -> Sour
     dtype : dtype, optional
         Items are cast to it exactly; without it all must have one dtype.
     sample_shape : int or tuple of int, optional
+    will_pad : bool
+        Check the size of the padded batch before anything large is allocated.
 
     Raises
     ------
@@ -102,7 +107,7 @@ def read_source(batch: Any, dtype: Any = None, sample_shape: Any = None) -> Sour
         return _from_array(array, dtype, sample_shape)
     if not isinstance(batch, Sequence):
         raise TypeError(f"batch is a {type(batch).__name__}: {WHAT_A_BATCH_CAN_BE}")
-    return Source(read_rows(batch, sample_shape, dtype))
+    return Source(read_rows(batch, sample_shape, dtype, will_pad=will_pad))
 
 
 def _read_uniform(items: tuple[Any, ...]) -> Rows | None:
@@ -123,6 +128,11 @@ def _read_uniform(items: tuple[Any, ...]) -> Rows | None:
 
 
 def _from_unpadded(batch: Unpadded, dtype: Any, sample_shape: Any) -> Source:
+    if batch.starts is not None and len(batch.starts) != len(batch):
+        raise ValueError(
+            f"the list has {len(batch)} sequences, but the starts of {len(batch.starts)}: pass "
+            f"list(batch) when sequences were added or removed"
+        )
     rows = _read_uniform(tuple(batch)) if dtype is None and sample_shape is None else None
     if not batch:
         dtype = batch.sample.dtype if dtype is None else dtype
@@ -134,10 +144,11 @@ def _from_unpadded(batch: Unpadded, dtype: Any, sample_shape: Any) -> Source:
 def _from_padded(batch: Padded, dtype: Any, sample_shape: Any) -> Source:
     data, lengths = native_array(batch.data), batch.lengths.copy()
     count, steps = data.shape[:2]
-    if len(lengths) != count or (lengths > steps).any():
+    if len(lengths) != count or ((lengths > steps) | (lengths < 0)).any():
         raise ValueError(
             f"the Padded holds data of shape {shape_text(data.shape)}, but {len(lengths)} lengths "
-            f"up to {lengths.max(initial=0)}: pass data and mask= or lengths= to unpad instead"
+            f"from {lengths.min(initial=0)} to {lengths.max(initial=0)}: pass data and mask= or "
+            f"lengths= to unpad instead"
         )
     if not _has(data.dtype, data.shape[2:], dtype, sample_shape):
         return _from_unpadded(unpad(batch), dtype, sample_shape)
@@ -198,8 +209,10 @@ def _from_array(array: np.ndarray, dtype: Any, sample_shape: Any) -> Source:
         shape = array.shape[2:] if sample_shape is None else sample_shape
         rows = read_rows(list(array), shape, native if dtype is None else dtype)
         return Source(rows, steps=steps)
-    array = np.ascontiguousarray(array, native)
     count = len(array)
+    if not array.flags.c_contiguous:
+        check_size(count, steps, array.itemsize * prod(array.shape[2:]), None)
+    array = np.ascontiguousarray(array, native)
     row_bytes = steps * array.itemsize * prod(array.shape[2:])
     pointers = pyobjects.address(array) + np.arange(count, dtype=np.int64) * row_bytes
     lengths = np.full(count, steps, np.int64)

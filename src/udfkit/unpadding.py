@@ -221,7 +221,7 @@ def _codes(mask: np.ndarray) -> np.ndarray:
         return codes
     if mask.dtype.kind not in "iu":
         raise TypeError(f"mask has dtype {mask.dtype}: pass int8 codes 0, 1, 2, or bool")
-    codes = mask.astype(np.int8, order="C", copy=False)
+    codes = mask.astype(np.int8, order="C")  # a copy, which no other thread can change
     if codes.dtype != mask.dtype:
         wrong = np.argwhere(codes != mask)
         if len(wrong):

@@ -127,6 +127,8 @@ def mask_from_lengths(first, last, lengths, starts, steps, template, out):
     Without ``starts`` every sequence is new. ``template`` is room for ``2 * steps`` bytes: a row is
     one copy from it, where two fills of unknown length would cost more.
     """
+    if first == last:
+        return
     memset(template, MASK_VALID, steps)
     memset(template + steps, MASK_INVALID, steps)
     for i in range(first, last):

@@ -68,6 +68,8 @@ def pad_rows(
     ``2 * steps`` bytes: a mask row is one copy from it, where two fills of unknown length would
     cost more.
     """
+    if first == last:
+        return
     row_bytes = steps * sample_bytes
     if block == CLEAR:
         memset(out + first * row_bytes, 0, (last - first) * row_bytes)

@@ -276,7 +276,8 @@ def as_array(view: DeviceView) -> Any:
         return _as_numba(view)
     memory: Any = (ctypes.c_char * view.nbytes).from_address(view.address) if view.nbytes else b""
     host = np.frombuffer(memory, np.uint8).view(view.dtype).reshape(view.shape)
-    made = cuda_target.module().to_device(host, copy=False)
+    # The simulator's to_device copies, whatever it is told.
+    made = type(cuda_target.module().device_array((1,), np.uint8))(host)
     made.udfkit_owner = view.owner
     return made
 

@@ -6,14 +6,26 @@ a row for each sequence, to be added up in the same order on every device.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
-from udfkit.kernels.bodies import Body
+import numpy as np
+
+from udfkit.kernels import cuda_arrays, cuda_target
+from udfkit.kernels.bodies import Body, short_error
+from udfkit.kernels.cuda_launch import Shape
 from udfkit.kernels.cuda_target import module
 from udfkit.kernels.sequences import Slot, driver_source
 
-__all__ = ["make_kernel"]
+__all__ = ["Kernel", "make_kernel", "sum_rows"]
+
+THREADS = 64
+"""Threads of a block: few, since a batch has few sequences and each needs many registers."""
+
+ROOM_BYTES = 1 << 30
+"""Work scratch of all threads together; more sequences than fit in it take turns."""
 
 
 def make_kernel(
@@ -32,7 +44,108 @@ def make_kernel(
     """
     cuda = module()
     lines, types = driver_source(where, slots, scratch, lengths, sizes, on_cuda=True)
-    compiled = cuda.jit(device=True)(body.frozen(lambda helper, _: cuda.jit(device=True)(helper)))
-    names: dict[str, Any] = {"cuda": cuda, "body": compiled}
-    exec(compile("\n".join(lines), "<udfkit drive>", "exec"), names)  # noqa: S102
-    return cuda.jit(names["drive"]), types
+    helper = cuda.jit(device=True)
+    compiled = helper(body.frozen(lambda function, _: helper(function)))
+    return _compiled("\n".join(lines), "drive", {"body": compiled}), types
+
+
+class Kernel:
+    """A body on CUDA.
+
+    Parameters
+    ----------
+    body, where, slots, scratch, lengths, sizes
+        As `make_kernel` takes them.
+    """
+
+    def __init__(
+        self,
+        body: Body,
+        where: str,
+        slots: Sequence[Slot],
+        scratch: Sequence[Slot],
+        lengths: Sequence[str],
+        sizes: Sequence[str],
+    ):
+        self._body = body
+        self._where = where
+        self._kernel, _ = make_kernel(body, where, slots, scratch, lengths, sizes)
+        self._work = sorted({slot.dtype for slot in scratch if slot.role == "work"})
+
+    def run(
+        self, chunks: int, fixed: Sequence[Any], needs: Sequence[int], arrays: Sequence[Any]
+    ) -> None:
+        """Launch one thread a chunk on the current device; nothing waits.
+
+        Parameters
+        ----------
+        chunks
+            How many there are.
+        fixed
+            Boundaries of the chunks, offsets, sizes, saved scratch and its positions, on the device.
+        needs
+            Elements of work scratch that a sequence needs at most, by dtype.
+        arrays
+            The other arguments of the body.
+
+        Raises
+        ------
+        TypeError
+            When the body cannot be compiled for CUDA, with the author's file and line.
+        """
+        sizes = [np.dtype(dtype).itemsize for dtype in self._work]
+        each = sum(need * size for need, size in zip(needs, sizes, strict=True))
+        together = min(chunks, max(1, ROOM_BYTES // max(each, 1)))
+        rooms: list[Any] = []
+        for dtype, need in zip(self._work, needs, strict=True):
+            rooms += [cuda_arrays.empty((together * need,), dtype), need]
+        for first in range(0, chunks, together):
+            last = min(first + together, chunks)
+            shape = Shape((-(-(last - first) // THREADS), 1), (THREADS, 1))
+            arguments = (first, last, *fixed, *rooms, *arrays)
+            try:
+                cuda_target.launch(self._kernel, shape, 0, arguments)
+            except Exception as error:
+                # The class is that of numba or of numba-cuda, which have one each.
+                if "NumbaError" not in [kind.__name__ for kind in type(error).__mro__]:
+                    raise
+                raise short_error(error, self._body, f"{self._where}, for CUDA,") from None
+
+
+def sum_rows(parts: Any, count: int, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Add up the first rows of a float64 array in the order of `sequences.sum_chunks`.
+
+    Return an array on the current device, of another dtype; ``parts`` is used up.
+    """
+    size = prod(shape)
+    made = cuda_arrays.empty((size,), dtype)
+    if size:
+        grid = Shape((-(-size // THREADS), 1), (THREADS, 1))
+        cuda_target.launch(_sum_kernel(), grid, 0, (parts, count, made))
+    return cuda_arrays.as_array(cuda_arrays.read_array(made, "sums").part(0, shape, dtype))
+
+
+_SUM = """
+def sum_columns(parts, count, out):
+    j = cuda.grid(1)
+    if j < out.shape[0]:
+        step = 1
+        while step < count:
+            for k in range(0, count - step, 2 * step):
+                parts[k, j] += parts[k + step, j]
+            step *= 2
+        out[j] = parts[0, j]
+"""
+
+
+@functools.cache
+def _sum_kernel() -> Any:
+    return _compiled(_SUM, "sum_columns", {})
+
+
+def _compiled(text: str, name: str, names: dict[str, Any]) -> Any:
+    """Make a kernel of its text; ``cuda`` has to be a global of it, which the simulator swaps."""
+    cuda = module()
+    names = {"cuda": cuda, **names}
+    exec(compile(text, f"<udfkit {name}>", "exec"), names)  # noqa: S102
+    return cuda.jit(names[name])

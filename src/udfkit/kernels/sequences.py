@@ -259,6 +259,9 @@ def driver_source(
             room = f"room_{group}[thread * need_{group}:(thread + 1) * need_{group}]"
             lines.append(f"    work_{group} = {room}")
         lines += ["    if chunk < last:"]
+        for slot in held:
+            if slot.role == "shared sum":
+                lines += [f"        {line}" for line in _empty(f"a_{slot.name}[chunk]")]
     else:
         lines += [f"    work_{group} = np.empty(need_{group}, np.{group})" for group in work]
         lines += ["    for chunk in range(first, last):"]
@@ -283,11 +286,7 @@ def _sequence_source(
     for slot in held:
         inner.append(f"v_{slot.name} = {_view(slot, f'a_{slot.name}')}")
         if slot.role.endswith("out") and on_cuda:
-            inner += [
-                f"flat = v_{slot.name}.reshape(v_{slot.name}.size)",
-                "for k in range(flat.shape[0]):",
-                "    flat[k] = 0",
-            ]
+            inner += _empty(f"v_{slot.name}")
         elif slot.role.endswith("out"):
             inner.append(f"v_{slot.name}[...] = 0")
     used = {slot.name for slot in slots}
@@ -304,6 +303,15 @@ def _sequence_source(
                 inner += _take(slot, "p", f"work_{group}", poison=not on_cuda)
     inner.append(f"body({', '.join(f'v_{slot.name}' for slot in slots)})")
     return inner
+
+
+def _empty(view: str) -> list[str]:
+    """Write how an array is filled with 0 on CUDA, which assigns only numbers."""
+    return [
+        f"flat = {view}.reshape({view}.size)",
+        "for k in range(flat.shape[0]):",
+        "    flat[k] = 0",
+    ]
 
 
 def _compile_plan(

@@ -1,8 +1,11 @@
-"""What the tests of Values on a device share: reading them back, counting copies, foreign arrays."""
+"""What the tests of Values on a device share: reading back, counting copies, foreign arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -118,3 +121,27 @@ def check_same(value: Value, expected: Value, variable: Any = None) -> None:
             reference.assert_same_list(got, wanted)
         else:
             reference.assert_same(got, wanted)
+
+
+@contextmanager
+def read_where_needed(monkeypatch: Any, pickling: Any) -> Iterator[None]:
+    """Make the GPU the default device, and let comparisons read what is on it.
+
+    A Value is pickled from the host: on a device that is refused.
+    """
+    compare = reference.assert_same
+
+    def assert_same(got: Any, expected: np.ndarray) -> None:
+        compare(read(got) if hasattr(got, "copy_to_host") else got, expected)
+
+    def dumps(obj: Any, *arguments: Any) -> bytes:
+        moved = obj.to(udfkit.cpu()) if isinstance(obj, Value) else obj
+        return pickle.dumps(moved, *arguments)
+
+    monkeypatch.setattr(reference, "assert_same", assert_same)
+    monkeypatch.setattr(pickling, "pickle", SimpleNamespace(dumps=dumps, loads=pickle.loads))
+    udfkit.set_default_device(on_gpu())
+    try:
+        yield
+    finally:
+        udfkit.set_default_device(udfkit.cpu())

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from device_checks import check_same, on_gpu
 
 import golden_cases as golden
-from device_checks import check_same, on_gpu
 from udfkit import Value, sanitize_batch
 
-RUNS_INTERPRETED = True
 BATCHES = golden.load("values")["sanitize_batch"]
 ONE_HOTS = golden.load("values")["one_hot"]
 
@@ -23,7 +22,7 @@ def attempt(make: Any) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return make()
-    except Exception as error:
+    except (TypeError, ValueError, RuntimeError, MemoryError) as error:
         return error
 
 
@@ -63,5 +62,5 @@ def test_one_hot(case: dict[str, Any]) -> None:
 
 
 def test_most_cases_work() -> None:
-    worked = [case for case in BATCHES if isinstance(batch(case, golden.variable(case["var"]), None), Value)]
-    assert len(worked) > len(BATCHES) // 2
+    made = [batch(case, golden.variable(case["var"]), None) for case in BATCHES]
+    assert sum(isinstance(value, Value) for value in made) > len(BATCHES) // 2

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from device_checks import Copies, Foreign, check_device_value, check_same, on_gpu, read, to_device
 
 import reference
 import udfkit
 from checks import batch_variable, plain_variable, raises, sequence_variable
-from device_checks import Copies, Foreign, check_device_value, check_same, on_gpu, read, to_device
 from udfkit import DeviceError, Value, sanitize_batch
 from udfkit.kernels import cuda_arrays, cuda_target
 from udfkit.places import place_of
@@ -72,9 +72,7 @@ def test_batch_only_and_plain_device_arrays(kind: str) -> None:
     check_same(sanitize_batch(variable, rows), expected, variable)
     for shape in ((2,), (2, 0), ()):
         whole, variable = np.ones(shape, F32), plain_variable(shape)
-        check_same(
-            sanitize_batch(variable, make(whole)), sanitize_batch(variable, whole), variable
-        )
+        check_same(sanitize_batch(variable, make(whole)), sanitize_batch(variable, whole), variable)
 
 
 def test_items_have_the_forms_that_they_have_on_the_host() -> None:

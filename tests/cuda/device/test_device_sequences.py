@@ -1,4 +1,4 @@
-"""Bodies of sequence functions as CUDA kernels give what they give on the CPU."""
+"""Sequence functions of Values on a device give, on the device, what they give on the CPU."""
 
 from __future__ import annotations
 
@@ -6,47 +6,15 @@ import numpy as np
 import pytest
 
 import udfkit
-from udfkit.kernels.bodies import Body
-from udfkit.kernels.cuda_sequences import make_kernel
-from udfkit.kernels.cuda_target import module
-from udfkit.sequence_running import State
+from udfkit import per_sequence, per_step, sequence_function, sequence_running, shared
+from udfkit.kernels import cuda_sequences
 
 LENGTHS = [3, 0, 1, 4]
 
 
-def on_cuda(state: State, phase: str, arrays: dict) -> None:
-    """Run a body over all sequences with one thread each; the arrays are those of the CPU."""
-    cuda = module()
-    program, definition = state.program, state.program.definition
-    body = Body(getattr(definition, phase))
-    slots = program._slots(phase, body.function)
-    where = f"{phase} of {definition.name}"
-    kernel, _ = make_kernel(body, where, slots, program._scratch, program.lengths, program.sizes)
-    count = state.count
-    fixed = list(state.fixed)
-    fixed[0] = np.arange(count + 1)
-    needs = fixed[len(fixed) - program.work_count :]
-    work = sorted({s.dtype for s in program._scratch if s.role == "work"})
-    head = fixed[: len(fixed) - program.work_count]
-    for dtype, need in zip(work, needs, strict=True):
-        head += [np.full(count * need, 7, dtype), need]
-    held = {s.name: arrays[s.name] for s in slots if not s.is_scratch and s.role != "option"}
-    moved = {name: cuda.to_device(np.array(array)) for name, array in held.items()}
-    head = [cuda.to_device(np.array(a)) if isinstance(a, np.ndarray) else a for a in head]
-    arguments = [
-        state.options[s.name] if s.role == "option" else moved[s.name]
-        for s in slots
-        if not s.is_scratch
-    ]
-    kernel[1, count](0, count, *head, *arguments)
-    for name, array in held.items():
-        result = moved[name].copy_to_host()
-        if array.flags.writeable:
-            array[...] = result
-    for k, array in enumerate(fixed):
-        # Saved scratch goes back too: backward reads it.
-        if isinstance(array, np.ndarray) and array.dtype.kind == "f":
-            array[...] = head[k].copy_to_host()
+@pytest.fixture(autouse=True)
+def few_threads(monkeypatch):
+    monkeypatch.setattr(cuda_sequences, "THREADS", 2)
 
 
 def sequence(shape, dtype, name, needs_gradient):
@@ -56,62 +24,159 @@ def sequence(shape, dtype, name, needs_gradient):
 def cases():
     rng = np.random.default_rng(0)
     x, y = sequence(3, np.float32, "x", True), sequence(3, np.float32, "y", True)
-    labels = sequence((), np.int64, "labels", False)
+    labels, mask = sequence((), np.int64, "labels", False), sequence((), np.bool_, "mask", False)
     batch = [rng.normal(size=(n, 3)).astype(np.float32) for n in LENGTHS]
     other = [rng.normal(size=(n, 3)).astype(np.float32) for n in LENGTHS[::-1]]
     tags = [rng.integers(1, 3, n) for n in LENGTHS]
     few = [rng.integers(1, 3, n // 2) for n in LENGTHS]
+    used = [rng.random(n) < 0.5 for n in LENGTHS]
     w = udfkit.Parameter(init=rng.normal(size=3).astype(np.float32))
     a = udfkit.Parameter(init=rng.normal(size=(3, 3)).astype(np.float32))
     f = udfkit.functions
     yield f.attention_pooling(x, w), [batch, w.value]
     yield f.softmax(x), [batch]
-    yield f.logsumexp(x), [batch]
+    yield f.mean(x, mask), [batch, used]
     yield f.linear_chain_crf(x, labels, a), [batch, tags, a.value]
     yield f.crf_decode(x, a), [batch, a.value]
     yield f.soft_dtw(x, y), [batch, other]
     yield f.ctc_loss(x, labels), [batch, few]
 
 
+def values_of(fn, batches):
+    return [udfkit.sanitize_batch(v, b) for v, b in zip(fn.inputs, batches, strict=True)]
+
+
+def roots_of(outputs):
+    rng = np.random.default_rng(1)
+    made = {}
+    for variable, value in outputs.items():
+        sizes = (n for n in value.lengths) if variable.kind == "sequence" else None
+        shape = value.shape[1:] if sizes is None else value.shape[2:]
+        batch = (
+            rng.normal(size=value.shape).astype(value.dtype)
+            if sizes is None
+            else [rng.normal(size=(n, *shape)).astype(value.dtype) for n in sizes]
+        )
+        made[variable] = udfkit.sanitize_batch(variable, batch)
+    return made
+
+
+def assert_same(found, want, device):
+    assert set(found) == set(want)
+    for variable, value in found.items():
+        assert value.device == device
+        assert value.dtype == want[variable].dtype
+        np.testing.assert_array_equal(value.asarray() == 0, want[variable].asarray() == 0)
+        np.testing.assert_allclose(
+            value.asarray(), want[variable].asarray(), rtol=2e-5, atol=1e-5, err_msg=variable.name
+        )
+
+
 @pytest.mark.parametrize("fn_and_batch", list(cases()), ids=lambda case: type(case[0]).__name__)
 def test_forward_and_backward(fn_and_batch):
     fn, batches = fn_and_batch
-    values = [udfkit.sanitize_batch(v, b) for v, b in zip(fn.inputs, batches, strict=True)]
-    program = fn._program(fn._defined())
-    from udfkit.sequence_running import run_forward
-
-    state, results = run_forward(fn, fn._defined(), program, tuple(values))
-    want = {name: np.array(state.arrays[name]) for name in fn._defined().gives}
-    arrays = dict(state.arrays)
-    for name, array in want.items():
-        arrays[name] = np.full_like(array, 9)
-    on_cuda(state, "forward", arrays)
-    for name, array in want.items():
-        np.testing.assert_allclose(arrays[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
+    device, values = udfkit.gpu(0), values_of(fn, batches)
+    state, want = fn._forward(values)
+    kept, found = fn._forward([value.to(device) for value in values])
+    assert kept.device() == device
+    assert_same(found, want, device)
     if fn._defined().backward is None:
         return
-    root = (
-        udfkit.sanitize_batch(fn.output, np.ones(results[0].shape, np.float32))
-        if (fn.output.kind == "batch")
-        else udfkit.sanitize_batch(fn.output, [np.ones((n, 3), np.float32) for n in LENGTHS])
-    )
+    roots = roots_of(want)
     wrt = [v for v in fn.inputs if v.needs_gradient]
-    kept, _ = fn._forward(values)
-    gradients = fn._backward(kept, {fn.output: root}, dict.fromkeys(wrt))
-    grad_name = f"grad_{next(iter(want))}"
-    arrays[grad_name] = root._flat_values() if fn.output.kind == "sequence" else root.data
-    for variable, (name, declared) in zip(fn.inputs, fn._defined().takes.items(), strict=False):
-        if variable.needs_gradient:
-            like = state.arrays[name]
-            shape = (state.count, *like.shape) if declared.kind == "shared" else like.shape
-            arrays[f"grad_{name}"] = np.zeros(
-                shape, np.float64 if declared.kind == "shared" else like.dtype
-            )
-    on_cuda(state, "backward", arrays)
-    for variable, (name, declared) in zip(fn.inputs, fn._defined().takes.items(), strict=False):
-        if variable.needs_gradient:
-            got = arrays[f"grad_{name}"]
-            got = got.sum(axis=0) if declared.kind == "shared" else got
-            expected = gradients[variable]
-            expected = expected.data if declared.kind == "shared" else expected._flat_values()
-            np.testing.assert_allclose(got, expected, rtol=2e-5, atol=1e-5, err_msg=name)
+    want = fn._backward(state, roots, dict.fromkeys(wrt))
+    on_device = {variable: value.to(device) for variable, value in roots.items()}
+    assert_same(fn._backward(kept, on_device, dict.fromkeys(wrt)), want, device)
+
+
+@sequence_function(
+    takes={"x": per_step("T", "K"), "w": shared("K")},
+    gives={"y": per_step("T"), "kept": per_step("N", "K")},
+    work={"room": (2, "K")},
+    lengths={"N": lambda x: (x.shape[0] + 1) // 2},
+    options={"factor": 2.0},
+)
+def halve(x, w, y, kept, room, factor):
+    for t in range(x.shape[0]):
+        for k in range(x.shape[1]):
+            room[t % 2, k] = factor * x[t, k]
+            y[t] += room[t % 2, k] * w[k]
+            if t % 2 == 0:
+                kept[t // 2, k] = room[0, k]
+
+
+@halve.gradient
+def _halve_gradient(x, w, factor, grad_y, grad_kept, grad_x, grad_w):
+    for t in range(x.shape[0]):
+        for k in range(x.shape[1]):
+            grad_x[t, k] = factor * grad_y[t] * w[k]
+            if t % 2 == 0:
+                grad_x[t, k] += factor * grad_kept[t // 2, k]
+            grad_w[k] += factor * grad_y[t] * x[t, k]
+
+
+def make_halve():
+    w = udfkit.Parameter(init=np.float32([1, -2]), name="w")
+    fn = halve([sequence(2, np.float32, "x", True), w], factor=0.5)
+    rng = np.random.default_rng(2)
+    batch = [rng.normal(size=(n, 2)).astype(np.float32) for n in LENGTHS]
+    return fn, batch
+
+
+@pytest.mark.parametrize(("chunk_bytes", "room_bytes"), [(64 << 20, 1 << 30), (40, 1)])
+def test_own_lengths_options_and_little_room(chunk_bytes, room_bytes, monkeypatch):
+    """With little room several sequences share a chunk, and chunks take turns."""
+    monkeypatch.setattr(sequence_running, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(cuda_sequences, "ROOM_BYTES", room_bytes)
+    fn, batch = make_halve()
+    test_forward_and_backward((fn, [batch, fn.inputs[1].value]))
+
+
+def test_eval_and_grad_of_plain_arrays_on_a_device():
+    fn, batch = make_halve()
+    y, _ = fn.outputs
+    want, outputs = fn.grad(batch, outputs=[y])
+    found, on_device = fn.grad(batch, outputs=[y], device=udfkit.gpu(0))
+    np.testing.assert_allclose(found[fn.inputs[1]], want[fn.inputs[1]], rtol=1e-6)
+    for got, expected in zip(on_device, outputs, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_padded_values_with_gaps_and_starts():
+    fn, _ = make_halve()
+    data = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
+    mask = [[0, 2, 1], [1, 0, 2]]
+    value = udfkit.Value(data, mask)
+    fed = [value, udfkit.sanitize_batch(fn.inputs[1], fn.inputs[1].value)]
+    _, want = fn._forward(fed)
+    _, found = fn._forward([v.to(udfkit.gpu(0)) for v in fed])
+    assert_same(found, want, udfkit.gpu(0))
+    y = fn.outputs[0]
+    assert found[y].mask.copy_to_host().tolist() == want[y].mask.tolist()
+
+
+@pytest.mark.parametrize("lengths", [[], [0], [0, 0]])
+def test_batches_of_nothing(lengths):
+    fn, _ = make_halve()
+    batch = [np.zeros((n, 2), np.float32) for n in lengths]
+    test_forward_and_backward((fn, [batch, fn.inputs[1].value]))
+
+
+def test_indices_are_checked():
+    @sequence_function(
+        takes={"i": per_step("T", index_of=3)}, gives={"n": per_sequence(dtype="int64")}
+    )
+    def count(i, n):
+        n[0] = i.shape[0]
+
+    fn = count([sequence((), np.int64, "i", False)])
+    value = udfkit.sanitize_batch(fn.inputs[0], [[1, 2], [0, 3]], device=udfkit.gpu(0))
+    with pytest.raises(ValueError, match="3 in 'i', sequence 1, step 1, is out of range"):
+        fn._forward([value])
+
+
+def test_values_on_two_devices_are_refused():
+    fn, batch = make_halve()
+    values = values_of(fn, [batch, fn.inputs[1].value])
+    with pytest.raises(udfkit.DeviceError):
+        fn._forward([values[0].to(udfkit.gpu(0)), values[1]])
