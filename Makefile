@@ -23,7 +23,7 @@ help:
 	@echo "                  test-interop: awkward, Arrow and pandas, in .venv-interop; test-tensorflow"
 	@echo "make lint         formatting and lint rules"
 	@echo "make format       format and fix what can be fixed"
-	@echo "make types        type check src/udfkit"
+	@echo "make types        type check src/udfkit, and a program that uses it"
 	@echo "make layers       check that each room imports only the rooms below it"
 	@echo "make bench        every benchmark once, to see that they run"
 	@echo "make bench-full   measure the benchmarks (minutes)"
@@ -106,6 +106,7 @@ format: $(DEV)
 
 types: $(DEV)
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file= --strict --cache-dir .mypy_cache/outside tests/typed_program.py
 
 layers: $(DEV)
 	$(BIN)/lint-imports

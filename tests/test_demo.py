@@ -11,7 +11,17 @@ import pytest
 
 import udfkit
 from udfkit import cli
-from udfkit.demo import attention, checking, clock, data, model, progress, report, training
+from udfkit.demo import (
+    attention,
+    checking,
+    clock,
+    compiled,
+    data,
+    model,
+    progress,
+    report,
+    training,
+)
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +85,20 @@ def test_gradient_check_finds_a_wrong_gradient():
     check = checking.check_function(np.random.default_rng(0), ForgetsTheSoftmax)
     assert not check.passed
     assert "WRONG" in report.gradients({"user function": check})
+
+
+def test_the_compiled_function_agrees_with_the_plain_one():
+    rng = np.random.default_rng(6)
+    x = udfkit.sequence.input_variable(5, np.float64, needs_gradient=True, name="x")
+    query = udfkit.Parameter(init=rng.normal(size=(5, 3)), name="query")
+    batch = {x: [rng.normal(size=(n, 5)) for n in (3, 0, 1, 6)], query: query.value}
+    root = rng.normal(size=(4, 3, 5))
+    plain = attention.AttentionPooling(x, query)
+    other = compiled.CompiledPooling([x, query])
+    np.testing.assert_allclose(other.eval(batch), plain.eval(batch), atol=1e-13)
+    want, found = (fn.grad(batch, root_gradients=root) for fn in (plain, other))
+    for got, expected in zip([*found[x], found[query]], [*want[x], want[query]], strict=True):
+        np.testing.assert_allclose(got, expected, atol=1e-12)
 
 
 def test_gradients_are_given_only_to_those_who_asked():
@@ -175,6 +199,19 @@ def test_two_epochs_from_end_to_end(tmp_path, capsys):
     shares = [int(n) for n in re.findall(r" ms +(\d+) %", text)]
     assert len(shares) == 3
     assert 98 <= sum(shares) <= 102
+
+
+def test_the_compiled_part_trains_the_same_model(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    picture = str(tmp_path / "compiled.png")
+    assert cli.main(["demo", "--epochs", "3", "--output", picture, "--compiled"]) == 0
+    text = capsys.readouterr().out
+    plain, other = (int(n) for n in re.findall(r"accuracy +[\d.]+ %, (\d+) of 370", text))
+    # The same numbers up to rounding: float32 sums in another order.
+    assert abs(plain - other) <= 15
+    first, second = (float(n) for n in re.findall(r"([\d.]+) ms (?:of user|compiled)", text))
+    factor = float(re.search(r"([\d.]+) times faster", text)[1])
+    assert factor == pytest.approx(first / second, rel=0.05)
 
 
 def test_the_picture_shows_the_whole_batch(utterances):

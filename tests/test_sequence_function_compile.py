@@ -10,7 +10,7 @@ import pytest
 
 import udfkit
 from udfkit import per_sequence, per_step, sequence_function, shared
-from udfkit.kernels import sequences
+from udfkit.kernels import sequence_compiling
 from udfkit.kernels.bodies import Body
 from udfkit.kernels.jit import JIT_DISABLED
 
@@ -111,10 +111,10 @@ def test_the_same_source_again_and_other_lengths_compile_nothing():
         return body([udfkit.sequence.input_variable((), np.float64)])
 
     define().eval([[1.0]])
-    before = len(sequences._compiled)
+    before = len(sequence_compiling.compiled)
     for batch in ([[1.0, 2.0]], [[1.0], [2.0, 3.0]], [[]]):
         define().eval(batch)
-    assert len(sequences._compiled) == before
+    assert len(sequence_compiling.compiled) == before
 
 
 def test_what_could_change_unseen_is_refused_with_file_and_line():

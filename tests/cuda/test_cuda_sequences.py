@@ -28,8 +28,6 @@ CLASSES = [
 
 
 def compile_kernel(cls: Any, phase: str, floats: str) -> str:
-    from numba import types
-
     from udfkit.kernels.bodies import Body
     from udfkit.kernels.cuda_sequences import make_kernel
     from udfkit.sequence_program import Program
@@ -51,6 +49,12 @@ def compile_kernel(cls: Any, phase: str, floats: str) -> str:
         program.lengths,
         program.sizes,
     )
+    return compiled_text(kernel, arguments)
+
+
+def compiled_text(kernel: Any, arguments: Any) -> str:
+    from numba import types
+
     device = mock.MagicMock(compute_capability=(9, 0))
     with mock.patch("numba.cuda.dispatcher.get_current_device", return_value=device):
         text, _ = toolchain.numba_cuda().compile(
@@ -71,3 +75,14 @@ def test_bodies_compile(cls, phase, floats):
     if getattr(cls._definition, phase) is None:
         pytest.skip("it has no gradient")
     assert ".entry" in compile_kernel(cls, phase, floats)
+
+
+@pytest.mark.parametrize("floats", ["float32", "float64"])
+def test_the_sum_of_shared_gradients_compiles(floats):
+    from numba import types
+
+    from udfkit.kernels import cuda_sequences
+
+    parts, out = types.Array(types.float64, 2, "C"), types.Array(getattr(types, floats), 1, "C")
+    kernel = cuda_sequences._sum_kernel()
+    assert ".entry" in compiled_text(kernel, (parts, types.int64, out))

@@ -1,7 +1,8 @@
 """``python -m udfkit demo``: a model with a user function in it learns who is speaking.
 
 The user function is `udfkit.demo.attention.AttentionPooling`: read that file to see how one is
-written, and `udfkit.demo.model` to see how one is called.
+written, and `udfkit.demo.model` to see how one is called. With ``--compiled`` the model is trained
+once more with `udfkit.demo.compiled.CompiledPooling`, a sequence function.
 """
 
 from __future__ import annotations
@@ -66,6 +67,19 @@ def main(argv: list[str]) -> int:
         figure.varied_lengths(test, 5),
     )
     print(report.summary(history, len(test), arguments.output, time.perf_counter() - began))
+    if arguments.compiled:
+        from udfkit.demo.compiled import CompiledPooling, compare
+
+        other, history = train(
+            training,
+            test,
+            Settings(epochs=arguments.epochs),
+            arguments.seed,
+            pooling=CompiledPooling,
+        )
+        batch = classifier.batch(training.frames[:: len(training) // Settings.batch])
+        compared = compare(classifier.model, other.model, batch)
+        print(report.compiled(history, len(test), compared))
     return 0
 
 
@@ -91,6 +105,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=_natural, default=1, help="of everything that is random")
     parser.add_argument(
         "--output", type=_png, default="udfkit-demo.png", help="where the picture goes"
+    )
+    parser.add_argument(
+        "--compiled",
+        action="store_true",
+        help="train once more with a compiled sequence function, and say how much faster it is",
     )
     return parser
 

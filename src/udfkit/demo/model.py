@@ -71,6 +71,9 @@ class Model:
     sizes : Sizes
     dtype : dtype, default float32
         float64 for comparing gradients with finite differences.
+    pooling : type, optional
+        Class of the user function, made of a list of features and query; by default
+        `udfkit.demo.attention.AttentionPooling`.
 
     Attributes
     ----------
@@ -91,7 +94,11 @@ class Model:
     """
 
     def __init__(
-        self, rng: np.random.Generator, sizes: Sizes | None = None, dtype: Any = np.float32
+        self,
+        rng: np.random.Generator,
+        sizes: Sizes | None = None,
+        dtype: Any = np.float32,
+        pooling: type[udfkit.UserFunction] | None = None,
     ) -> None:
         self.sizes = sizes = sizes or Sizes()
         pooled = sizes.heads * sizes.hidden
@@ -111,7 +118,11 @@ class Model:
             sizes.hidden, dtype, needs_gradient=True, name="features"
         )
         self.query = self.parameters["query"]
-        self.pooling = _TimedPooling(self.features, self.query, self.clock)
+        self.pooling: udfkit.UserFunction = (
+            _TimedPooling(self.features, self.query, self.clock)
+            if pooling is None
+            else pooling([self.features, self.query])
+        )
         (self.output,) = self.pooling.outputs
 
     def forward(

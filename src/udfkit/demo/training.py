@@ -161,6 +161,7 @@ def train(
     settings: Settings,
     seed: int,
     report: Callable[[int, float, float], object] | None = None,
+    pooling: type[udfkit.UserFunction] | None = None,
 ) -> tuple[Classifier, History]:
     """Train a model; the same arguments give the same model on the same machine.
 
@@ -172,6 +173,8 @@ def train(
         Of the first parameters, the order of the utterances and all noise.
     report : callable, optional
         Called with the number, the loss and the test accuracy of each epoch when it is over.
+    pooling : type, optional
+        Class of the model's user function, see `udfkit.demo.model.Model`.
 
     Returns
     -------
@@ -186,7 +189,7 @@ def train(
     (1, True)
     """
     rng = np.random.default_rng(seed)
-    model = Model(rng)
+    model = Model(rng, pooling=pooling)
     classifier = Classifier(model, Scaling.of(training))
     frames = classifier.scaling.standardize(training.frames)
     kept = np.float32(1 - settings.dropout)

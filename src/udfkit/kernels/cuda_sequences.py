@@ -82,7 +82,7 @@ class Kernel:
         chunks
             How many there are.
         fixed
-            Boundaries of the chunks, offsets, sizes, saved scratch and its positions, on the device.
+            On the device: boundaries of the chunks, offsets, sizes, saved scratch with positions.
         needs
             Elements of work scratch that a sequence needs at most, by dtype.
         arrays

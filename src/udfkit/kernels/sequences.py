@@ -6,19 +6,17 @@ of flat values without any Python in between. Bodies allocate nothing and raise 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numba
 import numpy as np
-from numba.core import cgutils, types
-from numba.core.errors import NumbaError
-from numba.extending import intrinsic
+from numba.core import types
 
-from udfkit.kernels.bodies import Body, short_error
-from udfkit.kernels.jit import JIT_DISABLED, driver, kernel
+from udfkit.kernels.bodies import Body
+from udfkit.kernels.jit import driver, kernel
+from udfkit.kernels.sequence_compiling import build, compile_text, remember
 
 __all__ = [
     "Slot",
@@ -31,25 +29,12 @@ __all__ = [
     "sum_chunks",
 ]
 
-# A compiled body may contract a*b + c to one operation, which keeps NaN and infinities right.
-_OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
-
-# Nothing but compiled code calls bodies and helpers; a way in for Python would hold all that is
-# inlined there once more, and take as long to compile.
-_INSIDE = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-
 MOST_CHUNKS = 32
 LEAST_CHUNK_WEIGHT = 2048
 _LINE_ELEMENTS = 8
 
-LARGE_BODY = 4000
-"""Bytes of bytecode from which on a driver calls a body and never inlines it."""
-
 poisoned = False
 """Whether scratch is filled with NaN before each sequence, so that a test sees who reads it."""
-
-_compiled: dict[Any, Any] = {}
-_lock = threading.RLock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +94,7 @@ def compile_body(
         When the body cannot be compiled, with the author's file and line.
     """
     key = ("drive", poisoned, body.key, tuple(slots), tuple(scratch), tuple(lengths), tuple(sizes))
-    return _remember(key, lambda: _compile_driver(body, where, slots, scratch, lengths, sizes))
+    return remember(key, lambda: _compile_driver(body, where, slots, scratch, lengths, sizes))
 
 
 def compile_count(
@@ -118,7 +103,7 @@ def compile_count(
     """Return ``count(first, last, *offsets, *arrays, out)``: a number for each sequence."""
     key = ("count", body.key, tuple(slots), tuple(lengths))
 
-    def build() -> Any:
+    def make() -> Any:
         names = [f"a{k}" for k in range(len(slots))]
         head = ["first", "last", *(f"o_{n}" for n in lengths), *names, "out"]
         lines = [f"def drive({', '.join(head)}):", "    for i in range(first, last):"]
@@ -127,9 +112,9 @@ def compile_count(
         lines.append(f"        out[i] = body({', '.join(f'v_{s.name}' for s in slots)})")
         arrays = [_argument(slot) for slot in slots]
         args = [types.int64, types.int64, *[_OFFSETS] * len(lengths), *arrays, _array("int64", 1)]
-        return _build(lines, body, where, slots, args)
+        return build(lines, body, where, [_seen(slot) for slot in slots], args)
 
-    return _remember(key, build)
+    return remember(key, make)
 
 
 def compile_plan(
@@ -142,14 +127,7 @@ def compile_plan(
     returns the number of chunks. Chunks depend on nothing but lengths and sizes.
     """
     key = ("plan", tuple(scratch), tuple(weights), tuple(lengths), tuple(sizes))
-    return _remember(key, lambda: _compile_plan(scratch, weights, lengths, sizes))
-
-
-def _remember(key: Any, build: Callable[[], Any]) -> Any:
-    with _lock:
-        if key not in _compiled:
-            _compiled[key] = build()
-        return _compiled[key]
+    return remember(key, lambda: _compile_plan(scratch, weights, lengths, sizes))
 
 
 def _array(dtype: str, rank: int, *, writable: bool = True) -> Any:
@@ -218,7 +196,7 @@ def _compile_driver(
     sizes: Sequence[str],
 ) -> Any:
     lines, args = driver_source(where, slots, scratch, lengths, sizes)
-    return _build(lines, body, where, slots, args)
+    return build(lines, body, where, [_seen(slot) for slot in slots], args)
 
 
 def driver_source(
@@ -356,74 +334,12 @@ def _compile_plan(
     ]
     vector, table = _array("int64", 1), _array("int64", 2)
     args = [types.int64, *[_OFFSETS] * len(lengths), vector, table, vector, vector]
-    return _compile_text(lines, "plan", {}, types.int64, args)
+    return compile_text(lines, "plan", {}, types.int64, args)
 
 
 def _rounded(slot: Slot) -> str:
     size = " * ".join(f"({part})" for part in slot.shape)
     return f"size = ({size} + {_LINE_ELEMENTS - 1}) // {_LINE_ELEMENTS} * {_LINE_ELEMENTS}"
-
-
-def _build(
-    lines: list[str], body: Body, where: str, slots: Sequence[Slot], args: Sequence[Any]
-) -> Any:
-    if JIT_DISABLED:
-        return _compile_text(lines, "drive", {"body": body.function}, types.void, args)
-    try:
-        compiled = numba.njit(**_INSIDE, **_OPTIONS)(body.frozen(_compile_helper))
-        signature = tuple(_seen(slot) for slot in slots)
-        compiled.compile(signature)
-        if body.size > LARGE_BODY:
-            compiled = _by_name(compiled.overloads[signature])
-        return _compile_text(lines, "drive", {"body": compiled}, types.void, args)
-    except NumbaError as error:
-        raise short_error(error, body, where) from None
-
-
-def _compile_helper(function: Any, key: Any) -> Any:
-    """Compile a helper; a body of other dtypes, or another body, may have had the same one."""
-    made = numba.njit(forceinline=True, **_INSIDE, **_OPTIONS)
-    return _remember(("helper", key), lambda: made(function))
-
-
-def _by_name(compiled: Any) -> Any:
-    """Return what calls compiled code where it is, so that a driver does not optimize a copy."""
-    signature, name = compiled.signature, compiled.fndesc.llvm_func_name
-    expected = signature.args
-
-    @intrinsic
-    def body(typing_context: Any, *arguments: Any) -> Any:
-        def codegen(context: Any, builder: Any, _: Any, packed: Any) -> Any:
-            values = cgutils.unpack_tuple(builder, packed[0], len(expected))
-            convention = context.call_conv
-            kind = convention.get_function_type(signature.return_type, expected)
-            called = cgutils.get_or_insert_function(builder.module, kind, name)
-            given = [
-                context.cast(builder, value, source, target)
-                for value, source, target in zip(values, arguments, expected, strict=True)
-            ]
-            status, result = convention.call_function(
-                builder, called, signature.return_type, expected, given
-            )
-            with cgutils.if_unlikely(builder, status.is_error):
-                convention.return_status_propagate(builder, status)
-            return result
-
-        return signature.return_type(types.StarArgTuple(arguments)), codegen
-
-    body.udfkit_keeps = compiled
-    return body
-
-
-def _compile_text(
-    lines: list[str], name: str, names: dict[str, Any], result: Any, args: Sequence[Any]
-) -> Any:
-    names = {"np": np, **names}
-    exec(compile("\n".join(lines), f"<udfkit {name}>", "exec"), names)  # noqa: S102
-    if JIT_DISABLED:
-        return names[name]
-    dispatcher = numba.njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True)(names[name])
-    return dispatcher.compile(result(*args))
 
 
 @kernel(nogil=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 import reference
 import udfkit
-from udfkit import Value
+from udfkit import DeviceDescriptor, Value
 from udfkit.kernels import cuda_arrays, cuda_mask_moves, cuda_target
 
 
@@ -144,4 +144,4 @@ def read_where_needed(monkeypatch: Any, pickling: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        udfkit.set_default_device(udfkit.cpu())
+        udfkit.set_default_device(DeviceDescriptor.cpu())

@@ -22,6 +22,9 @@ STARTS = [True, False, False]
 SHAPES = [(1, 1), (2, 1), (1, 2), (2, 2)]
 cuda = cuda_target.module()
 
+# Numba warns of launches that do not fill a device.
+pytestmark = pytest.mark.filterwarnings("ignore:Grid size")
+
 
 @cuda.jit
 def add_scaled(out: Any, values: Any, factor: float) -> None:

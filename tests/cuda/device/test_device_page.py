@@ -6,10 +6,10 @@ import contextlib
 import io
 import linecache
 import re
+import warnings
 from pathlib import Path
 
 import pytest
-
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$\n*(?:^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 PAGE = Path(__file__).parents[3] / "docs" / "gpu.md"
@@ -26,7 +26,8 @@ def test_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
         lines = code.splitlines(keepends=True)
         monkeypatch.setitem(linecache.cache, name, (len(code), None, lines, name))
         out = io.StringIO()
-        with contextlib.redirect_stdout(out):
+        with contextlib.redirect_stdout(out), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of launches as small as these a device would warn
             exec(compile(code, name, "exec"), namespace)
             if "THREADS" in namespace:
                 namespace["THREADS"] = 4

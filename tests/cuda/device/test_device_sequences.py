@@ -178,5 +178,5 @@ def test_indices_are_checked():
 def test_values_on_two_devices_are_refused():
     fn, batch = make_halve()
     values = values_of(fn, [batch, fn.inputs[1].value])
-    with pytest.raises(udfkit.DeviceError):
+    with pytest.raises(ValueError, match=r"move it with value\.to\(device\)"):
         fn._forward([values[0].to(udfkit.gpu(0)), values[1]])
