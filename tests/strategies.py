@@ -90,7 +90,7 @@ def bit_noise(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> n
 def laid_out(array: np.ndarray, layout: str) -> np.ndarray:
     """`array` in another memory layout; "broadcast" repeats its first row, the rest keep values."""
     if layout == "F":
-        return np.asfortranarray(array)
+        return np.array(array, order="F")
     if layout == "read-only":
         out = array.copy()
         out.flags.writeable = False

@@ -7,7 +7,7 @@ import pytest
 
 import udfkit
 from udfkit import per_sequence, per_step, scratch, sequence_function, shared
-from udfkit.kernels import sequences
+from udfkit.kernels import sequence_compiling, sequences
 
 
 def variable(shape=(), dtype=np.float64, name="", needs_gradient=True, kind="sequence"):
@@ -154,9 +154,9 @@ def test_options_are_arguments_and_compile_nothing_anew():
 
     batch = [[2.0, 3.0]]
     assert power([variable()], a=0.5, n=2).eval(batch)[0].tolist() == [2.0, 4.5]
-    before = len(sequences._compiled)
+    before = len(sequence_compiling.compiled)
     assert power([variable()], n=1).eval(batch)[0].tolist() == [2.0, 3.0]
-    assert len(sequences._compiled) == before
+    assert len(sequence_compiling.compiled) == before
     with pytest.raises(TypeError, match="no option 'm'"):
         power([variable()], m=1)
 

@@ -253,7 +253,7 @@ def cells_to_ragged(data: np.ndarray, mask: np.ndarray, total: int) -> np.ndarra
 
 def pieces_to_ragged(data: np.ndarray, cells: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return the samples of runs of cells of padded data, one run behind the other."""
-    samples = data.reshape(-1, *data.shape[2:])
+    samples = data.reshape(data.shape[0] * data.shape[1], *data.shape[2:])
     return _gather(samples, cells, lengths)
 
 

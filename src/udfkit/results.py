@@ -9,9 +9,10 @@ import numpy as np
 
 from udfkit.batching import make_value
 from udfkit.device import DeviceDescriptor
-from udfkit.errors import shape_text
+from udfkit.errors import DeviceError, shape_text
 from udfkit.items import host_array
 from udfkit.layout import Layout
+from udfkit.places import device_index_of
 from udfkit.value import Value
 from udfkit.variable import Variable
 
@@ -139,6 +140,8 @@ def _rectangle_steps(where: Returned, result: Any) -> int | None:
         return result._layout.steps if result._layout.from_rectangle else None
     if isinstance(result, (list, tuple)) or result is None:
         return None
+    if not isinstance(result, np.ndarray) and device_index_of(result) is not None:
+        return result.shape[1] if len(result.shape) > 1 else None
     array = host_array(result, str(where))
     return array.shape[1] if array is not None and array.ndim > 1 else None
 
@@ -160,7 +163,7 @@ def _convert(where: Returned, result: Any, device: DeviceDescriptor) -> Value:
             where.variable, result, None, device, copy=True, pad_now=False, warn=False
         )
         return made._bound_to(where.variable)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, DeviceError) as error:
         raise type(error)(f"{where}: {error}") from error
 
 

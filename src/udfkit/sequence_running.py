@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -68,18 +67,21 @@ def run_forward(
     function: Any, definition: Definition, program: Program, values: tuple[Value, ...]
 ) -> tuple[State, list[Value]]:
     """Run the forward body over all sequences, where the Values are."""
-    with _current(values[0]._place):
-        return _run_forward(function, definition, program, values)
+    place = values[0]._place
+    if place is HOST:
+        return _run_forward(function, definition, program, values, place)
+    with cuda_target.on_device(place.index):  # type: ignore[attr-defined]
+        return _run_forward(function, definition, program, values, place)
 
 
 def _run_forward(
-    function: Any, definition: Definition, program: Program, values: tuple[Value, ...]
+    function: Any, definition: Definition, program: Program, values: tuple[Value, ...], place: Any
 ) -> tuple[State, list[Value]]:
     state = State()
-    state.place = values[0]._place
+    state.place = place
     state.program, state.values, state.options = program, values, function._options
     state.arrays = {
-        name: _flat(declared, value)
+        name: _flat(declared, value, place)
         for (name, declared), value in zip(definition.takes.items(), values, strict=False)
     }
     shapes = tuple(value._sample_shape for value in values)
@@ -172,7 +174,9 @@ def run_backward(
     definition: Definition, state: State, roots: Sequence[Value]
 ) -> dict[str, Value | None]:
     """Run the backward body over all sequences; return the gradient of each input that has one."""
-    with _current(state.place):
+    if state.place is HOST:
+        return _run_backward(definition, state, roots)
+    with cuda_target.on_device(state.place.index):
         return _run_backward(definition, state, roots)
 
 
@@ -181,7 +185,7 @@ def _run_backward(
 ) -> dict[str, Value | None]:
     arrays = dict(state.arrays)
     for (name, declared), value in zip(definition.gives.items(), roots, strict=True):
-        arrays[f"grad_{name}"] = _flat(declared, value)
+        arrays[f"grad_{name}"] = _flat(declared, value, state.place)
     sums = {}
     for name, declared in definition.takes.items():
         if not definition.has_gradient(name):
@@ -211,11 +215,6 @@ def _run_backward(
             gradient = _sum(state, sums[name], value)
         found[name] = Value._make(layout, where, padded=gradient)
     return found
-
-
-def _current(place: Any) -> Any:
-    """Return the context in which allocations and launches go to where the samples are."""
-    return nullcontext() if place is HOST else cuda_target.on_device(place.index)
 
 
 def _make(state: State, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -249,9 +248,8 @@ def _sum(state: State, parts: Any, value: Value) -> Any:
     return parts[0].reshape(value._sample_shape).astype(value.dtype)
 
 
-def _flat(declared: Declared, value: Value) -> Any:
+def _flat(declared: Declared, value: Value, place: Any) -> Any:
     """Return all samples, as compiled code takes them."""
-    place: Any = value._place
     if place is HOST:
         array = value._flat_values() if declared.kind == "step" else value.data
         if not array.flags.c_contiguous:
@@ -265,6 +263,8 @@ def _flat(declared: Declared, value: Value) -> Any:
 
 def _seen(declared: Declared, array: Any, place: Any) -> Any:
     """Give an array of all samples the rank that a body expects; a lone number has shape (1,)."""
+    if place is HOST and not declared.is_flat:
+        return array if array.ndim else array.reshape(1)
     shape = tuple(array.shape)
     if declared.is_flat:
         lead = 0 if declared.kind == "shared" else 1

@@ -82,8 +82,11 @@ class Value:
     ):
         index = None if isinstance(data, np.ndarray) else device_index_of(data)
         if index is not None:
-            device = devices.gpu(index) if device is None else device
-            data = place_of(device).fetch(data)
+            here = devices.gpu(index)
+            if devices.resolve(device) == here or device is None:
+                self._read_device(data, mask, lengths, starts, here)
+                return
+            data = place_of(here).fetch(data)
         array = host_array(data, "data of a Value")
         array = plain_array(data, "data of a Value") if array is None else array
         check_real(array.dtype, "data of a Value")
@@ -100,6 +103,16 @@ class Value:
         self._padded: Any = place_of(self._device).send(padded)
         self._flat: Any = None
         self._sparse: CsrSamples | OneHotSamples | None = None
+        self._unbound = mask is None and lengths is None and starts is None
+
+    def _read_device(
+        self, data: Any, mask: Any, lengths: Any, starts: Any, device: DeviceDescriptor
+    ) -> None:
+        """Be a Value of padded data that is on a device, and stays there."""
+        layout, padded, flat = place_of(device).read_padded(data, mask, lengths, starts)
+        made = Value._make(layout, device, padded=padded, flat=flat)
+        for name in Value.__slots__[1:]:
+            setattr(self, name, getattr(made, name))
         self._unbound = mask is None and lengths is None and starts is None
 
     @classmethod

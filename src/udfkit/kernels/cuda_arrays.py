@@ -283,13 +283,15 @@ def as_array(view: DeviceView) -> Any:
 
 
 def _as_numba(view: DeviceView) -> Any:
-    interface = {
+    interface: dict[str, Any] = {
         "shape": view.shape,
         "strides": None,
         "data": (view.address, False),
         "typestr": view.dtype.str,
         "version": 3,
     }
+    if view.stream is not None:
+        interface["stream"] = view.stream
     return cuda_target.module().from_cuda_array_interface(interface, owner=view.owner, sync=False)
 
 
