@@ -191,7 +191,8 @@ def test_demo_gets_its_own_arguments(monkeypatch):
 
 
 def test_demo_without_its_extra_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for name in "matplotlib", "matplotlib.pyplot":  # another test may have imported them
+        monkeypatch.setitem(sys.modules, name, None)
     replace_demo(monkeypatch, lambda _: importlib.import_module("matplotlib.pyplot") and 0)
     assert cli.main(["demo"]) == 1
     error = capsys.readouterr().err
