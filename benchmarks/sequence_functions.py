@@ -14,6 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,10 @@ import numpy as np
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
-from sequence_references import NumpyPooling, crf_numpy, dtw_numpy
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import udfkit
+from benchmarks.sequence_references import NumpyPooling, crf_numpy, dtw_numpy
 from udfkit import functions, threads
 
 try:

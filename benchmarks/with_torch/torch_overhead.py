@@ -2,7 +2,7 @@
 
 Identity functions over 8 short sequences, forward and backward on one thread. The two are called in
 turn, so that both run in the same state of the machine and its caches; then each alone, in a loop
-of its own. Needs PyTorch: ``python benchmarks/torch_overhead.py``.
+of its own. Needs PyTorch: ``python benchmarks/with_torch/torch_overhead.py``.
 """
 
 from __future__ import annotations
