@@ -11,7 +11,7 @@ from udfkit.casting import cast_exactly, warn_cast
 from udfkit.errors import shape_text
 from udfkit.items import as_sequence, read_item
 from udfkit.kernels import lazy
-from udfkit.memory import check_size
+from udfkit.memory import check_size, max_bytes
 from udfkit.variable import FreeDimension, Variable
 
 __all__ = ["Rows", "read_rows"]
@@ -106,7 +106,7 @@ def read_rows(
     rows = Rows(pointers, lengths, longest, shape, dtype, items)
     if odd:
         _read_odd(items, rows, where, one_sample, will_pad)
-    elif will_pad:
+    elif will_pad and longest:
         _check_padded(rows)
     return rows
 
@@ -126,8 +126,10 @@ class _Where:
 
 
 def _check_padded(rows: Rows) -> None:
+    cells = len(rows.lengths) * rows.longest
     sample_bytes = rows.dtype.itemsize * prod(rows.sample_shape)
-    check_size(len(rows.lengths), rows.longest, sample_bytes, rows.lengths)
+    if cells * (sample_bytes + 1) > max_bytes():
+        check_size(len(rows.lengths), rows.longest, sample_bytes, rows.lengths)
 
 
 def _read_odd(

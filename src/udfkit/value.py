@@ -225,7 +225,13 @@ class Value:
 
         On the CPU a read-only NumPy array; on a GPU a device array, which must not be written.
         """
-        return self._place.protect(self._padded_data())
+        padded = self._padded
+        if padded is None:
+            padded = self._padded_data()
+        if self._device.kind == "cpu":
+            padded.setflags(write=False)
+            return padded
+        return self._place.protect(padded)
 
     @property
     def _place(self) -> Place:
@@ -274,7 +280,7 @@ class Value:
     @property
     def mask(self) -> Any:
         """int8 mask: 0 invalid, 1 valid, 2 valid and a beginning; (rows, T), (B,) or ()."""
-        return self._place.mask(self._layout)
+        return self._layout.mask if self._device.kind == "cpu" else self._place.mask(self._layout)
 
     @property
     def is_masked(self) -> bool:
