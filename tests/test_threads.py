@@ -59,8 +59,9 @@ def test_results_are_the_same_for_every_number_of_threads(
     monkeypatch: pytest.MonkeyPatch, number: str
 ) -> None:
     monkeypatch.setenv("UDFKIT_NUM_THREADS", number)
-    source = np.random.default_rng(0).integers(0, 256, (700, 6007), np.uint8)
+    source = np.random.default_rng(0).integers(0, 256, (1000, 6007), np.uint8)
     out = np.zeros_like(source)
+    assert source.nbytes > threads.SERIAL_BYTES
     arguments = (out.ctypes.data, source.ctypes.data, 6007)
     boundaries = split(len(source), source.nbytes)
     assert len(boundaries) == int(number) + 1
