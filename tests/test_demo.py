@@ -211,7 +211,7 @@ def test_the_compiled_part_trains_the_same_model(tmp_path, capsys):
     assert abs(plain - other) <= 15
     first, second = (float(n) for n in re.findall(r"([\d.]+) ms (?:of user|compiled)", text))
     factor = float(re.search(r"([\d.]+) times faster", text)[1])
-    assert factor == pytest.approx(first / second, rel=0.05)
+    assert factor == pytest.approx(first / second, rel=0.05, abs=0.051)
 
 
 def test_the_picture_shows_the_whole_batch(utterances):

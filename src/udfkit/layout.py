@@ -275,7 +275,8 @@ def read_layout(data: np.ndarray, mask: Any, lengths: Any, starts: Any) -> Layou
         return Layout.of_rectangle(data.shape[0], data.shape[1], flags)
     if starts is not None:
         raise ValueError(
-            f"starts were given, but data of shape {shape_text(data.shape)} has no sequence axis"
+            f"starts were given, but data of shape {shape_text(data.shape)} has no sequence axis: "
+            f"leave them out"
         )
     return Layout.of_batch(len(data)) if data.ndim else Layout.without_axes()
 
@@ -307,7 +308,7 @@ def _layout_of_mask(data: np.ndarray, mask: np.ndarray) -> Layout:
         k = int(np.flatnonzero(codes != 2)[0])
         raise ValueError(
             f"mask value {codes.reshape(-1)[k]} at position {k}: without a sequence axis every "
-            f"cell is 2"
+            f"cell must be 2"
         )
     return Layout.of_batch(len(data)) if mask.ndim else Layout.without_axes()
 
@@ -316,7 +317,7 @@ def _with_starts(layout: Layout, starts: Any) -> Layout:
     if starts is None:
         return layout
     if layout.kind != "sequence":
-        raise ValueError("starts were given, but the mask has no sequence axis")
+        raise ValueError("starts were given, but the mask has no sequence axis: leave them out")
     flags = check_starts(starts, layout.count, "starts")
     if flags is None:
         return layout
