@@ -23,7 +23,7 @@ from udfkit.ragged import Ragged
 from udfkit.rows import read_rows
 from udfkit.sparse import read_csr
 from udfkit.value import Value
-from udfkit.variable import FreeDimension, Variable
+from udfkit.variable import Variable
 
 __all__ = ["map_if_possible", "sanitize_batch", "variable_value_to_seq"]
 
@@ -332,11 +332,3 @@ def variable_value_to_seq(value: Value, variable: Variable) -> Any:
 
 def map_if_possible(x: Any) -> None:
     """Do nothing; kept so that functions written for CNTK's bridge run unchanged."""
-
-
-def free_sizes(variable: Variable, sample_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the variable's sample shape with free sizes taken from an actual sample shape."""
-    return tuple(
-        got if want == FreeDimension else want
-        for want, got in zip(variable.shape, sample_shape, strict=True)
-    )
