@@ -221,7 +221,9 @@ def awkward_jobs() -> dict[str, Job]:
         # The numbers of a sample side by side, since None would replace whole samples.
         size, steps = values.shape[1], int(lengths.max())
         array = ak.unflatten(values.reshape(-1), lengths * size)
-        filled = ak.fill_none(ak.pad_none(array, steps * size, axis=1, clip=True), 0, axis=1)
+        nothing = values.dtype.type(0)  # a plain 0 makes float64 of float32
+        some = ak.pad_none(array, steps * size, axis=1, clip=True)
+        filled = ak.fill_none(some, nothing, axis=1)
         out = ak.to_numpy(filled, allow_missing=False).reshape(len(lengths), steps, size)
         return out, np.arange(steps) < lengths[:, None]
 

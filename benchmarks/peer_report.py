@@ -221,7 +221,7 @@ _FIGURES: list[tuple[str, str, Callable[[Row], bool], Callable[[Row], float], st
         "unpad to ragged, the same cells: 1.2x limit + 5 us",
         JOBS[3],
         _is_warm_cell,
-        lambda r: 1.2 * r["microseconds"][LIMITS[0]] + 5,
+        _warm,
         "unpad",
     ),
 ]

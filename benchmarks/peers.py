@@ -72,8 +72,12 @@ def own_jobs(data: libraries.Data, job: str) -> dict[str, Callable[[], Any]]:
         ragged = udfkit.Ragged(data.flat, data.offsets)
         out, mask = np.empty_like(data.padded), np.empty(data.mask.shape, np.int8)
         return {"pad": lambda: tuple(udfkit.pad(ragged, out=out, mask_out=mask))}
-    unpad = udfkit.unpad
-    return {"unpad": lambda: unpad(data.padded, lengths=lengths, layout="ragged").values}
+    flat = np.empty_like(data.flat)
+    return {
+        "unpad": lambda: (
+            udfkit.unpad(data.padded, lengths=lengths, layout="ragged", out=flat).values
+        )
+    }
 
 
 def limits(data: libraries.Data, job: str) -> dict[str, Callable[[], Any]]:

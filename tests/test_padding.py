@@ -394,3 +394,54 @@ def test_zeroed_pages_and_used_memory_give_the_same():
         for row, sequence in zip(data, sequences, strict=True):
             assert (row[: len(sequence)] == 1).all()
             assert (row[len(sequence) :] == value).all()
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("layout", ["list", "ragged"])
+def test_unpad_into_given_memory(side, layout):
+    sequences = arrays(3, 0, 5)
+    padded = pad(sequences, side=side, steps=6)
+    spread = np.zeros((1, 8), np.int8)
+    spread[0, [1, 2, 5]] = 1
+    general = np.arange(16.0).reshape(1, 8, 2)
+    cases = [
+        ((padded,), {}, sequences),
+        ((padded.data,), {"lengths": [3, 0, 5], "side": side}, sequences),
+        (tuple(padded), {}, sequences),
+        ((Value(padded.data, padded.mask),), {}, sequences),
+        ((general, spread), {}, [general[0, [1, 2, 5]]]),
+    ]
+    for given_, options, expected in cases:
+        flat = np.concatenate(expected)
+        out = np.full(flat.shape, 9, flat.dtype)
+        made = unpad(*given_, **options, layout=layout, out=out)
+        reference.assert_same(out, flat)
+        reference.assert_same_list([np.array(x) for x in made], expected)
+        assert all(np.shares_memory(x, out) for x in made if len(x))
+        assert out.flags.writeable
+
+
+def test_unpad_refuses_memory_that_does_not_fit():
+    padded = pad(arrays(3, 5))
+    room = np.zeros((9, 2), np.float32)
+    read_only = np.zeros((8, 2), np.float32)
+    read_only.flags.writeable = False
+    bad = {
+        "expected an ndarray float32": [room, room[:8].astype(float), [1.0], room[:7]],
+        "C-contiguous": [np.zeros((8, 4), np.float32)[:, ::2], read_only],
+        "overlaps": [padded.data.reshape(-1, 2)[2:10]],
+    }
+    before = padded.data.copy()
+    for text, outs in bad.items():
+        for out in outs:
+            with raises(ValueError, "out", text):
+                unpad(padded, out=out)
+    reference.assert_same(padded.data, before)
+    assert not room.any()
+
+
+def test_lengths_inside_the_memory_for_samples_are_read_first():
+    memory_of_both = np.array([2, 1, 7])
+    data = np.array([[10, 20], [30, 40]])
+    out = unpad(data, lengths=memory_of_both[:2], out=memory_of_both)
+    assert [x.tolist() for x in out] == [[10, 20], [30]]

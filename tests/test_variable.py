@@ -234,3 +234,29 @@ def test_devices_of_other_kinds_are_refused():
 def test_shapes_that_no_sample_can_have(shape):
     with pytest.raises((TypeError, ValueError), match="shape"):
         udfkit.input_variable(shape)
+
+
+@pytest.mark.parametrize("name", [5, None, b"x", ["x"]])
+def test_names_are_strings(name):
+    x = udfkit.sequence.input_variable(2)
+    for make in (
+        lambda: udfkit.Axis(name),
+        lambda: udfkit.input_variable(2, name=name),
+        lambda: udfkit.Parameter(2, name=name),
+        lambda: udfkit.Constant(2.0, name=name),
+        lambda: udfkit.UserFunction([x], name=name),
+    ):
+        with raises(TypeError, "name is", "expected a str"):
+            make()
+
+
+@pytest.mark.parametrize("flag", ["no", 0, 1, None])
+def test_flags_are_bools(flag):
+    x = udfkit.sequence.input_variable(2)
+    with raises(TypeError, "needs_gradient", "expected a bool"):
+        udfkit.input_variable(2, needs_gradient=flag)
+    with raises(TypeError, "is_sparse", "expected a bool"):
+        udfkit.input_variable(2, is_sparse=flag)
+    with raises(TypeError, "as_numpy", "expected a bool"):
+        udfkit.UserFunction([x], as_numpy=flag)
+    assert udfkit.input_variable(2, needs_gradient=np.bool_(True)).needs_gradient is True

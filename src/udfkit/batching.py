@@ -12,7 +12,7 @@ from udfkit import device as devices
 from udfkit import moves
 from udfkit.casting import cast_exactly, check_real, warn_cast
 from udfkit.device import DeviceDescriptor
-from udfkit.device_batches import from_device_array, from_device_list
+from udfkit.device_batches import from_device_array, from_device_list, from_device_ragged
 from udfkit.errors import WHAT_A_BATCH_CAN_BE, shape_text
 from udfkit.forms import check_rectangle, rectangle_layout
 from udfkit.items import host_array, is_scipy_sparse, plain_array, refuse_non_batch
@@ -105,14 +105,14 @@ def make_value(
     warn_for = var if warn else None
     if type(batch) is list or type(batch) is tuple:
         if batch and type(batch[0]) is not np.ndarray and device_index_of(batch[0]) is not None:
-            return from_device_list(var, batch, seq_starts, asked)
+            return from_device_list(var, batch, seq_starts, asked, warn_for)
         return _from_list(var, batch, seq_starts, device, pad_now, warn_for)
     if isinstance(batch, Ragged):
-        return _from_ragged(var, batch, seq_starts, device, copy, warn_for)
+        return _from_ragged(var, batch, seq_starts, asked, device, copy, warn_for)
     if is_scipy_sparse(batch):
         return _from_one_csr(var, batch, seq_starts, device, warn_for)
     if not isinstance(batch, np.ndarray) and device_index_of(batch) is not None:
-        return from_device_array(var, batch, seq_starts, asked, copy)
+        return from_device_array(var, batch, seq_starts, asked, copy, warn_for)
     if var.kind == "none" and var.shape == () and isinstance(batch, (bool, int, float)):
         batch = plain_array(batch, f"the batch for variable {var.name!r}")
     refuse_non_batch(batch, f"the batch for variable {var.name!r}")
@@ -148,19 +148,17 @@ def _from_ragged(
     var: Variable,
     batch: Ragged,
     seq_starts: Any,
+    asked: DeviceDescriptor | None,
     device: DeviceDescriptor,
     copy: bool,
     warn_for: Variable | None,
 ) -> Value:
-    if batch.has_starts and not no_starts(seq_starts):
-        raise ValueError("seq_starts were given beside a Ragged that has starts: give one of them")
+    starts = _ragged_starts(var, batch, seq_starts)
+    if batch._gpu is not None:
+        if var.kind != "sequence":
+            _check_single_samples(var, batch)
+        return from_device_ragged(var, batch, starts, asked, copy, warn_for)
     values = batch.values
-    if not var.accepts_sample(batch.sample_shape):
-        raise ValueError(
-            f"the Ragged for variable {var.name!r} has samples of shape "
-            f"{shape_text(batch.sample_shape)}, expected {shape_text(var.shape)}"
-        )
-    starts = batch._starts if batch.has_starts else check_starts(seq_starts, len(batch))
     if values.dtype != var.dtype:
         warn_cast(warn_for, values.dtype)
         flat = _cast_ragged(batch, var)
@@ -172,6 +170,23 @@ def _from_ragged(
     if var.kind == "sequence":
         layout = Layout.of_lengths(batch.lengths, starts)
         return Value._make(layout, device, flat=flat)
+    _check_single_samples(var, batch)
+    return Value._make(Layout.of_batch(len(batch)), device, padded=flat)
+
+
+def _ragged_starts(var: Variable, batch: Ragged, seq_starts: Any) -> np.ndarray | None:
+    """Return the starts of a Ragged whose samples fit the variable."""
+    if batch.has_starts and not no_starts(seq_starts):
+        raise ValueError("seq_starts were given beside a Ragged that has starts: give one of them")
+    if not var.accepts_sample(batch.sample_shape):
+        raise ValueError(
+            f"the Ragged for variable {var.name!r} has samples of shape "
+            f"{shape_text(batch.sample_shape)}, expected {shape_text(var.shape)}"
+        )
+    return batch._starts if batch.has_starts else check_starts(seq_starts, len(batch))
+
+
+def _check_single_samples(var: Variable, batch: Ragged) -> None:
     if var.kind == "none" or (batch.lengths != 1).any():
         long = np.flatnonzero(batch.lengths != 1)
         raise ValueError(
@@ -183,7 +198,6 @@ def _from_ragged(
             )
             + ": pass an array, or declare it with udfkit.sequence.input_variable"
         )
-    return Value._make(Layout.of_batch(len(batch)), device, padded=flat)
 
 
 def _cast_ragged(batch: Ragged, var: Variable) -> np.ndarray:
@@ -261,6 +275,11 @@ def _from_list(
     starts = None
     if var.kind == "sequence":
         starts = check_starts(seq_starts, len(items))
+        if pad_now and starts is None and device.kind == "cpu":
+            short = moves.pad_short(items, var.dtype, var.shape)
+            if short is not None:
+                lengths, data, mask = short
+                return Value._make(Layout.of_new_rows(lengths, mask), device, data)
     if items and type(items[0]) is not np.ndarray and is_scipy_sparse(items[0]):
         samples, lengths = read_csr(items, var.shape, var.dtype, warn_for)
         if var.kind == "sequence":
@@ -287,6 +306,9 @@ def _from_list(
     layout = Layout.of_lengths(rows.lengths, starts, rows.longest)
     if pad_now and not device.is_gpu:
         return Value._make(layout, device, moves.rows_to_padded(rows, layout.steps))
+    if pad_now:
+        size = rows.dtype.itemsize * prod(rows.sample_shape)
+        check_size(layout.rows, layout.steps, size, rows.lengths)
     return Value._make(layout, device, flat=place_of(device).gather(rows, layout.offsets))
 
 

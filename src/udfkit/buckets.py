@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from udfkit.arguments import whole_number
 from udfkit.errors import shape_text
-from udfkit.sources import whole_number
 
 __all__ = ["bucket_batches"]
 

@@ -10,11 +10,12 @@ import numpy as np
 
 from udfkit import device as devices
 from udfkit import memory, moves, threads
+from udfkit.arguments import whole_number
 from udfkit.errors import shape_text
 from udfkit.kernels import lazy
 from udfkit.layout import Layout
 from udfkit.rows import Rows
-from udfkit.sources import read_source, whole_number
+from udfkit.sources import read_source
 from udfkit.unpadding import native_array
 from udfkit.value import Value
 
@@ -52,7 +53,8 @@ class FilledRows:
     value : Value
         Data ``(rows, row_length, *s)``; its mask has a 2 where a sequence begins, and a 1 in the
         first cell of a row whose piece continues a sequence. Its sequences are those of the batch,
-        in its order, split ones joined and empty ones kept.
+        in its order, split ones joined and empty ones kept. It is on the CPU: ``value.to(device)``
+        takes it to a GPU.
     pieces : Pieces
         The explicit index of the sequences, row by row.
     lengths : ndarray of int64, shape (B,)
@@ -258,7 +260,7 @@ def fill_rows(
     by_source = np.lexsort((pieces.begin, pieces.source))
     index = cells[by_source], pieces.length[by_source]
     layout = Layout("sequence", rows.lengths, source.starts, count, steps, mask, pieces=index)
-    return FilledRows(Value._make(layout, devices.resolve(None), padded=data), pieces, rows.lengths)
+    return FilledRows(Value._make(layout, devices.cpu(), padded=data), pieces, rows.lengths)
 
 
 def _cut(lengths: np.ndarray, steps: int) -> Pieces:

@@ -133,6 +133,13 @@ class Layout:
         return cls("sequence", lengths, starts, len(lengths), steps)
 
     @classmethod
+    def of_new_rows(cls, lengths: np.ndarray, mask: np.ndarray) -> Layout:
+        """One new sequence a row, from the first cell on, with the mask that this makes."""
+        made = cls("sequence", lengths, None, *mask.shape)
+        made._mask = mask
+        return made
+
+    @classmethod
     def of_rectangle(cls, rows: int, steps: int, starts: np.ndarray | None = None) -> Layout:
         """Every cell of (rows, steps) is valid, one sequence a row."""
         lengths = np.full(rows, steps, np.int64)

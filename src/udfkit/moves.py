@@ -14,10 +14,14 @@ from udfkit.rows import Rows
 __all__ = [
     "cells_to_ragged",
     "copy_samples",
+    "flatten_short",
     "in_row_order",
     "mask_of",
     "offsets_of",
+    "pad_short",
+    "pad_short_flat",
     "padded_to_ragged",
+    "padded_to_rows",
     "pieces_to_ragged",
     "ragged_to_cells",
     "ragged_to_padded",
@@ -29,8 +33,11 @@ __all__ = [
 
 cpu = lazy("cpu", globals())
 pyobjects = lazy("pyobjects", globals())
+pyobjects_flat = lazy("pyobjects_flat", globals())
+pyobjects_short = lazy("pyobjects_short", globals())
 _NO_STARTS = np.empty(0, np.bool_)
 _INT8 = np.dtype(np.int8)
+_INT64 = np.dtype(np.int64)
 
 
 def _run(
@@ -57,28 +64,65 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype, nbytes: int) -> np.ndarray:
     return memory.empty(shape, dtype)
 
 
-CLEARING_WINS = 32 << 20
-MOST_VALID = 0.3
-"""One fill of the whole output beats many small ones when it is large and mostly padding: it goes
-past the caches (61 MB: 2.5 to 1.4 ms, 490 MB: 60 to 33 ms; at half valid it loses)."""
-
-
 def _padded(
     shape: tuple[int, ...], dtype: np.dtype, size: int, lengths: np.ndarray
 ) -> tuple[np.ndarray, int]:
-    """Allocate padded data of samples of ``size`` bytes; choose what is done about padding."""
+    """Allocate padded data of samples of ``size`` bytes; choose how it is written."""
     rows, steps = shape[0], shape[1]
     nbytes = rows * steps * size
     if nbytes + rows * steps > memory.max_bytes():
         memory.check_size(rows, steps, size, lengths)
     if nbytes < memory.SMALLEST_POOLED:
-        return np.empty(shape, dtype), cpu.FILL_TAILS
+        return np.empty(shape, dtype), cpu.WRITE
     out, zeroed = memory.zeros_or_empty(shape, dtype)
-    if zeroed:
-        return out, cpu.LEAVE
-    if nbytes >= CLEARING_WINS and lengths.sum() < MOST_VALID * rows * steps:
-        return out, cpu.CLEAR_FIRST
-    return out, cpu.FILL_TAILS
+    return out, cpu.LEAVE if zeroed else _way(nbytes)
+
+
+def _way(nbytes: int) -> int:
+    way: int = cpu.WRITE if nbytes < memory.STREAMED else cpu.STREAM
+    return way
+
+
+def pad_short(
+    items: tuple[Any, ...], dtype: np.dtype, sample_shape: tuple[int, ...]
+) -> list[np.ndarray] | None:
+    """Return lengths, padded data and mask of a short batch of plain arrays; None of any other."""
+    if pyobjects.why_plain is not None:
+        return None
+    made: list[np.ndarray] | None = pyobjects_short.pad(
+        items, dtype, sample_shape, _INT64, _INT8, _short()
+    )
+    return made
+
+
+def _short() -> int:
+    """Return the most bytes, data and mask, of a batch that is padded in one call."""
+    most = memory.max_bytes()
+    return most if most < memory.SMALLEST_POOLED else memory.SMALLEST_POOLED
+
+
+def pad_short_flat(
+    values: np.ndarray, offsets: np.ndarray, out: Any, mask_out: Any
+) -> list[np.ndarray] | None:
+    """Return lengths, padded data and mask of short flat values, in memory given or new."""
+    if pyobjects.why_plain is not None:
+        return None
+    made: list[np.ndarray] | None = pyobjects_flat.pad_flat(
+        values, offsets, _INT64, _INT8, out, mask_out, _short()
+    )
+    return made
+
+
+def flatten_short(
+    data: np.ndarray, lengths: np.ndarray, side: str, out: Any
+) -> list[np.ndarray] | None:
+    """Return offsets and flat samples of short padded data, in given memory or new; or None."""
+    if pyobjects.why_plain is not None:
+        return None
+    made: list[np.ndarray] | None = pyobjects_flat.flatten(
+        data, lengths, _INT64, out, side == "left", memory.SMALLEST_POOLED
+    )
+    return made
 
 
 def offsets_of(lengths: np.ndarray) -> np.ndarray:
@@ -152,7 +196,7 @@ def rows_to_padded(rows: Rows, steps: int) -> np.ndarray:
     size = rows.dtype.itemsize * prod(rows.sample_shape)
     count = len(rows.lengths)
     shape = (count, steps, *rows.sample_shape)
-    out, padding = _padded(shape, rows.dtype, size, rows.lengths)
+    out, way = _padded(shape, rows.dtype, size, rows.lengths)
     _run(
         cpu.rows_to_padded,
         count,
@@ -163,7 +207,7 @@ def rows_to_padded(rows: Rows, steps: int) -> np.ndarray:
         rows.lengths,
         size,
         steps,
-        padding,
+        way,
         pyobjects.address(out),
     )
     return out
@@ -183,6 +227,7 @@ def rows_to_ragged(rows: Rows, offsets: np.ndarray) -> np.ndarray:
         rows.pointers,
         offsets,
         size,
+        _way(total * size),
         pyobjects.address(out),
     )
     return out
@@ -193,7 +238,7 @@ def ragged_to_padded(values: np.ndarray, offsets: np.ndarray, steps: int) -> np.
     sample_shape = values.shape[1:]
     size = values.itemsize * prod(sample_shape)
     count = len(offsets) - 1
-    out, padding = _padded((count, steps, *sample_shape), values.dtype, size, np.diff(offsets))
+    out, way = _padded((count, steps, *sample_shape), values.dtype, size, np.diff(offsets))
     _run(
         cpu.ragged_to_padded,
         count,
@@ -204,7 +249,7 @@ def ragged_to_padded(values: np.ndarray, offsets: np.ndarray, steps: int) -> np.
         offsets,
         size,
         steps,
-        padding,
+        way,
         pyobjects.address(out),
     )
     return out
@@ -226,9 +271,20 @@ def padded_to_ragged(data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         offsets,
         size,
         data.shape[1],
+        _way(total * size),
         pyobjects.address(out),
     )
     return out
+
+
+def padded_to_rows(data: np.ndarray, lengths: np.ndarray) -> list[np.ndarray] | None:
+    """Return one new writable array a row of contiguous padded data, if it is short; else None."""
+    if pyobjects.why_plain is not None:
+        return None
+    made: list[np.ndarray] | None = pyobjects_short.unpad(
+        data, lengths, _INT64, memory.SMALLEST_POOLED
+    )
+    return made
 
 
 def ragged_to_cells(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -242,11 +298,14 @@ def ragged_to_cells(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return out
 
 
-def cells_to_ragged(data: np.ndarray, mask: np.ndarray, total: int) -> np.ndarray:
+def cells_to_ragged(
+    data: np.ndarray, mask: np.ndarray, total: int, out: np.ndarray | None = None
+) -> np.ndarray:
     """Return the ``total`` samples in the valid cells of ``mask``, in order."""
     sample_shape = data.shape[2:]
     size = data.itemsize * prod(sample_shape)
-    out = memory.empty((total, *sample_shape), data.dtype)
+    if out is None:
+        out = memory.empty((total, *sample_shape), data.dtype)
     cpu.cells_to_ragged(pyobjects.address(data), mask.reshape(-1), size, pyobjects.address(out))
     return out
 

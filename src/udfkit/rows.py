@@ -106,8 +106,6 @@ def read_rows(
     rows = Rows(pointers, lengths, longest, shape, dtype, items)
     if odd:
         _read_odd(items, rows, where, one_sample, will_pad)
-    elif will_pad and longest:
-        _check_padded(rows)
     return rows
 
 
@@ -187,7 +185,8 @@ def _cast_block(items: tuple[Any, ...], rows: Rows, where: _Where) -> bool:
     block = np.empty((total, *rows.sample_shape), source)
     cells = prod(rows.sample_shape)
     address = pyobjects.address(block)
-    cpu.rows_to_ragged(0, len(items), pointers, offsets, source.itemsize * cells, address)
+    size = source.itemsize * cells
+    cpu.rows_to_ragged(0, len(items), pointers, offsets, size, cpu.WRITE, address)
     try:
         cast = cast_exactly(block, rows.dtype, "")
     except ValueError:

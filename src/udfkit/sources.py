@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from udfkit import moves
 from udfkit.casting import check_dtype, check_real
-from udfkit.errors import WHAT_A_BATCH_CAN_BE, shape_text
+from udfkit.errors import WHAT_A_BATCH_CAN_BE, DeviceError, shape_text
 from udfkit.items import host_array, is_scipy_sparse, refuse_non_batch
 from udfkit.kernels import lazy
 from udfkit.memory import check_size
@@ -19,7 +19,7 @@ from udfkit.rows import Rows, read_rows
 from udfkit.unpadding import Padded, Side, Unpadded, native_array, unpad
 from udfkit.value import Value
 
-__all__ = ["Source", "read_source", "whole_number"]
+__all__ = ["Source", "pad_plainly", "read_source"]
 
 cpu_padding = lazy("cpu_padding", globals())
 pyobjects = lazy("pyobjects", globals())
@@ -46,23 +46,6 @@ class Source:
         self.starts = starts
         self.steps = steps
         self.side = side
-
-
-def whole_number(number: Any, name: str, least: int = 0) -> int:
-    """Return an integer option.
-
-    Raises
-    ------
-    ValueError
-        For something else, or a number below ``least``.
-    """
-    try:
-        found = operator.index(number)
-    except TypeError:
-        found = least - 1
-    if found < least or isinstance(number, (bool, np.bool_)):
-        raise ValueError(f"{name} is {number!r}, expected an integer of at least {least}")
-    return found
 
 
 def read_source(
@@ -110,8 +93,20 @@ def read_source(
     return Source(read_rows(batch, sample_shape, dtype, will_pad=will_pad))
 
 
-def _read_uniform(items: tuple[Any, ...]) -> Rows | None:
-    """Read plain arrays that all have the first one's dtype and sample shape; None for others."""
+def pad_plainly(batch: Any, out: Any, mask_out: Any) -> list[np.ndarray] | None:
+    """Return lengths, data and mask of a short batch of the simplest kind; None of others."""
+    kind = type(batch)
+    if kind is list or kind is tuple:
+        items = tuple(batch)
+        form = None if out is not None or mask_out is not None else _uniform_form(items)
+        return None if form is None else moves.pad_short(items, *form)
+    if kind is Ragged and batch._starts is None and batch._gpu is None:
+        return moves.pad_short_flat(batch._values, batch._offsets, out, mask_out)
+    return None
+
+
+def _uniform_form(items: tuple[Any, ...]) -> tuple[np.dtype, tuple[int, ...]] | None:
+    """Return dtype and sample shape of the first item if it is a plain array, else None."""
     if not items:
         return None
     first = items[0]
@@ -120,11 +115,18 @@ def _read_uniform(items: tuple[Any, ...]) -> Rows | None:
     dtype = first.dtype
     if dtype.kind not in "fiub" or not dtype.isnative:
         return None
-    shape = first.shape[1:]
+    return dtype, first.shape[1:]
+
+
+def _read_uniform(items: tuple[Any, ...]) -> Rows | None:
+    """Read plain arrays that all have the first one's dtype and sample shape; None for others."""
+    form = _uniform_form(items)
+    if form is None:
+        return None
     count = len(items)
     pointers, lengths = np.empty(count, np.int64), np.empty(count, np.int64)
-    odd, longest, _ = pyobjects.scan(items, dtype, shape, pointers, lengths)
-    return None if odd else Rows(pointers, lengths, longest, shape, dtype, items)
+    odd, longest, _ = pyobjects.scan(items, *form, pointers, lengths)
+    return None if odd else Rows(pointers, lengths, longest, form[1], form[0], items)
 
 
 def _from_unpadded(batch: Unpadded, dtype: Any, sample_shape: Any) -> Source:
@@ -161,6 +163,11 @@ def _from_padded(batch: Padded, dtype: Any, sample_shape: Any) -> Source:
 
 
 def _from_value(batch: Value, dtype: Any, sample_shape: Any) -> Source:
+    if batch.device.is_gpu:
+        raise DeviceError(
+            f"the batch is a Value on {batch.device}, and this works on the host: pass "
+            f"value.to(udfkit.cpu()); value.data and value.mask are padded on the device"
+        )
     source = _from_ragged(batch.ragged(), dtype, sample_shape)
     if batch.mask.ndim == 1:
         source.steps = 1
@@ -170,6 +177,7 @@ def _from_value(batch: Value, dtype: Any, sample_shape: Any) -> Source:
 
 
 def _from_ragged(batch: Ragged, dtype: Any, sample_shape: Any) -> Source:
+    batch._needs_host("this")
     starts = np.array(batch.starts) if batch.has_starts else None
     if not _has(batch.dtype, batch.sample_shape, dtype, sample_shape):
         return Source(read_rows(list(batch), sample_shape, dtype), starts)

@@ -10,7 +10,7 @@ import numpy as np
 
 from udfkit import memory, moves, threads
 from udfkit.casting import check_real
-from udfkit.errors import shape_text
+from udfkit.errors import DeviceError, shape_text
 from udfkit.items import host_array
 from udfkit.kernels import lazy
 from udfkit.layout import read_layout
@@ -124,6 +124,7 @@ def unpad(
     lengths: Any = None,
     side: Side | None = None,
     layout: Literal["list", "ragged"] = "list",
+    out: np.ndarray | None = None,
 ) -> Any:
     """Take the sequences out of padded data, bit for bit.
 
@@ -138,18 +139,21 @@ def unpad(
     side : {'right', 'left'}, optional
         With lengths: where the padding is; on the right by default.
     layout : {'list', 'ragged'}
+    out : ndarray, shape (total, *s), optional
+        Takes the samples, one sequence behind the other, and is the memory of the result;
+        C-contiguous, of the dtype of the data, apart from it.
 
     Returns
     -------
     Unpadded or Ragged
         A list with an array ``(length, *s)`` a sequence, that keeps T and side for `pad`; writable,
-        in memory of its own. Or the same as a Ragged.
+        in memory of its own unless ``out`` is given. Or the same as a Ragged.
 
     Raises
     ------
     ValueError
         When data, mask and lengths do not agree, or none says which cells are valid, with the
-        position.
+        position; for an output that does not fit, which is not written then.
 
     Examples
     --------
@@ -170,7 +174,7 @@ def unpad(
                 f"own: leave them out"
             )
         if isinstance(data, Value):
-            return _unpad_value(data, layout)
+            return _unpad_value(data, layout, out)
         data, lengths, side, starts = data.data, data.lengths, data.side, data._starts
     array = native_array(data)
     if array.ndim < 2:
@@ -180,8 +184,9 @@ def unpad(
     if mask is None and lengths is None:
         raise ValueError("nothing says which cells are valid: pass mask= or lengths=")
     if mask is None:
-        return _unpad_rows(array, lengths, side or "right", starts, layout)
-    codes = np.asarray(mask)
+        return _unpad_rows(array, lengths, side or "right", starts, layout, out)
+    codes = mask if type(mask) is np.ndarray else host_array(mask, "mask")
+    codes = np.asarray(mask) if codes is None else codes
     if codes.shape != array.shape[:2]:
         raise ValueError(
             f"mask of shape {shape_text(codes.shape)} does not fit data of shape "
@@ -197,8 +202,10 @@ def unpad(
         )
     flags = None if starts.all() else starts
     if found_side is not None:
-        return _unpad_rows(array, found_lengths, found_side, flags, layout)
-    block = moves.cells_to_ragged(array, codes, int(found_lengths.sum()))
+        return _unpad_rows(array, found_lengths, found_side, flags, layout, out)
+    total = int(found_lengths.sum())
+    _check_out(out, array, total)
+    block = moves.cells_to_ragged(array, codes, total, out)
     return _hand_over(block, found_lengths, (array.shape[1], "right"), flags, layout)
 
 
@@ -249,18 +256,46 @@ def _left_if_left(codes: np.ndarray, lengths: np.ndarray) -> Side | None:
     return "left" if (valid[:, 1:] >= valid[:, :-1]).all() else None
 
 
-def _unpad_value(value: Value, layout: str) -> Any:
+def _check_out(out: np.ndarray | None, data: np.ndarray, total: int) -> None:
+    if out is None:
+        return
+    shape = (total, *data.shape[2:])
+    if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != data.dtype:
+        got = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
+        raise ValueError(f"out is {got}, expected an ndarray {data.dtype} {shape}")
+    if not (out.flags.c_contiguous and out.flags.writeable and out.flags.aligned):
+        raise ValueError("out must be C-contiguous, aligned and writeable: pass such an array")
+    if np.may_share_memory(out, data):
+        raise ValueError("out overlaps the padded data: pass memory of its own")
+
+
+def _unpad_value(value: Value, layout: str, out: np.ndarray | None) -> Any:
+    if value.device.is_gpu:
+        raise DeviceError(
+            f"data is a Value on {value.device}, and unpad works on the host: pass "
+            f"value.to(udfkit.cpu()); value.values and value.lengths are there without it"
+        )
     ragged = value.ragged()
-    if layout == "ragged":
+    if layout == "ragged" and out is None:
         return ragged
     steps = value.shape[1] if value.mask.ndim == 2 else 1
-    block = moves.copy_samples(ragged.values)
+    if out is None:
+        block = moves.copy_samples(ragged.values)
+    else:
+        _check_out(out, ragged.values[:, np.newaxis], len(ragged.values))
+        np.copyto(out, ragged.values)
+        block = out
     starts = ragged.starts if ragged.has_starts else None
     return _hand_over(block, ragged.lengths, (steps, "right"), starts, layout)
 
 
 def _unpad_rows(
-    data: np.ndarray, lengths: Any, side: Side, starts: np.ndarray | None, layout: str
+    data: np.ndarray,
+    lengths: Any,
+    side: Side,
+    starts: np.ndarray | None,
+    layout: str,
+    out: np.ndarray | None,
 ) -> Any:
     rows, steps = data.shape[:2]
     size = data.itemsize * prod(data.shape[2:])
@@ -272,6 +307,12 @@ def _unpad_rows(
         and lengths.flags.c_contiguous
     ):
         lengths = read_layout(data, None, lengths, None).lengths
+    short = moves.flatten_short(data, lengths, side, out)
+    if short is not None:
+        offsets, block = short
+        if out is not None:
+            lengths = np.diff(offsets)  # those given may have been in its memory
+        return _hand_over(block, lengths, (steps, side), starts, layout, offsets)
     offsets = np.empty(rows + 1, np.int64)
     if cpu_padding.offsets_in_rows(rows, address(lengths), steps, address(offsets)) >= 0:
         read_layout(data, None, lengths, None)
@@ -279,9 +320,16 @@ def _unpad_rows(
     total = int(offsets[-1])
     shape = (total, *data.shape[2:])
     nbytes = total * size
-    small = nbytes < memory.SMALLEST_POOLED
-    block = np.empty(shape, data.dtype) if small else memory.empty(shape, data.dtype)
-    args = (address(data), address(offsets), size, steps, side == "left", address(block))
+    if out is not None:
+        _check_out(out, data, total)
+        lengths = lengths.copy()
+        block = out
+    elif nbytes < memory.SMALLEST_POOLED:
+        block = np.empty(shape, data.dtype)
+    else:
+        block = memory.empty(shape, data.dtype)
+    way = cpu_padding.STREAM if nbytes >= memory.STREAMED else 0
+    args = (address(data), address(offsets), size, steps, side == "left", way, address(block))
     if nbytes < threads.SERIAL_BYTES:
         cpu_padding.unpad_rows(0, rows, *args)
     else:

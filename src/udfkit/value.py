@@ -13,19 +13,19 @@ from udfkit import moves
 from udfkit.casting import check_dtype, check_real
 from udfkit.device import DeviceDescriptor
 from udfkit.errors import shape_text
-from udfkit.forms import check_form
 from udfkit.items import host_array, plain_array
 from udfkit.layout import Layout, read_layout
 from udfkit.memory import check_size
-from udfkit.places import HOST, Place, device_index_of, on_host, place_of
+from udfkit.places import HOST, device_index_of, on_host, place_of
 from udfkit.ragged import Ragged
-from udfkit.sparse import ONE_HOT_SKIP, CsrSamples, OneHotSamples, read_one_hot
+from udfkit.sparse import ONE_HOT_SKIP, read_one_hot
+from udfkit.storage import StoredBatch
 from udfkit.variable import Variable
 
 __all__ = ["Value"]
 
 
-class Value:
+class Value(StoredBatch):
     """A batch of sequences as padded data and a mask; its layout never changes.
 
     Parameters
@@ -57,17 +57,7 @@ class Value:
     ([[2, 1, 1], [2, 0, 0]], True, [1.0, 0.0, 0.0])
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_device",
-        "_dtype",
-        "_flat",
-        "_layout",
-        "_padded",
-        "_sample_shape",
-        "_sparse",
-        "_unbound",
-    )
+    __slots__ = ()
 
     ONE_HOT_SKIP = ONE_HOT_SKIP
 
@@ -100,9 +90,9 @@ class Value:
         self._device = devices.resolve(device)
         self._sample_shape = padded.shape[layout.axes :]
         self._dtype = padded.dtype
-        self._padded: Any = place_of(self._device).send(padded)
-        self._flat: Any = None
-        self._sparse: CsrSamples | OneHotSamples | None = None
+        self._padded = place_of(self._device).send(padded)
+        self._flat = None
+        self._sparse = None
         self._unbound = mask is None and lengths is None and starts is None
 
     def _read_device(
@@ -111,65 +101,9 @@ class Value:
         """Be a Value of padded data that is on a device, and stays there."""
         layout, padded, flat = place_of(device).read_padded(data, mask, lengths, starts)
         made = Value._make(layout, device, padded=padded, flat=flat)
-        for name in Value.__slots__[1:]:
+        for name in StoredBatch.__slots__[1:]:
             setattr(self, name, getattr(made, name))
         self._unbound = mask is None and lengths is None and starts is None
-
-    @classmethod
-    def _make(
-        cls,
-        layout: Layout,
-        device: DeviceDescriptor,
-        padded: Any = None,
-        flat: Any = None,
-        sparse: CsrSamples | OneHotSamples | None = None,
-    ) -> Value:
-        """Make a Value of parts that were checked before; one form of its samples is enough."""
-        made = cls.__new__(cls)
-        made._layout = layout
-        made._device = device
-        made._padded = padded
-        made._flat = flat
-        made._sparse = sparse
-        made._unbound = False
-        if padded is not None:
-            made._sample_shape = padded.shape[layout.axes :]
-            made._dtype = padded.dtype
-        elif flat is not None:
-            made._sample_shape = flat.shape[1:]
-            made._dtype = flat.dtype
-        elif sparse is not None:
-            made._sample_shape = sparse.sample_shape
-            made._dtype = sparse.dtype
-        return made
-
-    def _bound_to(self, variable: Variable) -> Value:
-        """Return this batch, which fits ``variable``, with the axes of ``variable``."""
-        if self._layout.kind == variable.kind:
-            return self
-        rows = self.shape[0] if variable.kind == "batch" else 1
-        layout = Layout.of_batch(rows) if variable.kind == "batch" else Layout.without_axes()
-        return Value._make(layout, self._device, padded=self._padded_data())
-
-    @classmethod
-    def _filled(
-        cls,
-        number: float,
-        layout: Layout,
-        sample_shape: tuple[int, ...],
-        dtype: np.dtype,
-        device: DeviceDescriptor,
-    ) -> Value:
-        """Make a Value whose valid samples all hold one number."""
-        shape = (layout.total, *sample_shape)
-        flat = np.full(shape, number, dtype) if number else np.zeros(shape, dtype)
-        return cls._make(layout, device, flat=place_of(device).send(flat))
-
-    def _with_layout(self, layout: Layout) -> Value:
-        """Return a Value of the same samples in the same cells with other starts."""
-        return Value._make(
-            layout, self._device, padded=self._padded, flat=self._flat, sparse=self._sparse
-        )
 
     @staticmethod
     def create(
@@ -234,45 +168,6 @@ class Value:
         return self._place.protect(padded)
 
     @property
-    def _place(self) -> Place:
-        return place_of(self._device)
-
-    def _padded_data(self) -> Any:
-        if self._padded is None:
-            layout = self._layout
-            if self._sparse is not None:
-                padded = self._place.densify(self._sparse, layout)
-            elif layout.kind != "sequence":
-                padded = self._flat
-            else:
-                padded = self._place.pad(self._flat, layout)
-            self._padded = self._place.reshape(padded, self.shape)
-        return self._padded
-
-    def _flat_values(self) -> Any:
-        """Valid samples (total, *s) in order, computed at first use; never written."""
-        if self._flat is None:
-            self._flat = self._fresh_flat()
-        return self._flat
-
-    def _fresh_flat(self) -> Any:
-        """Valid samples (total, *s) in order, in memory of their own."""
-        if self._flat is not None:
-            return self._place.copy(self._flat)
-        if self._sparse is not None:
-            return self._place.densify_flat(self._sparse, self._layout)
-        if self._layout.kind != "sequence":
-            shape = (self._layout.total, *self._sample_shape)
-            return self._place.reshape(self._place.copy(self._padded), shape)
-        return self._place.unpad(self._padded, self._layout)
-
-    def _host_flat(self) -> np.ndarray:
-        """Valid samples (total, *s) in order, on the host, in memory of their own."""
-        if self._device.is_gpu:
-            return self._place.fetch(self._flat_values())
-        return self._fresh_flat()
-
-    @property
     def values(self) -> Any:
         """Valid samples (total, *s), one sequence behind the other; on the device of the Value."""
         return self._place.protect(self._flat_values())
@@ -301,11 +196,6 @@ class Value:
     def dtype(self) -> np.dtype:
         """Dtype of the samples."""
         return self._dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of `data`."""
-        return self._layout.cell_shape + self._sample_shape
 
     @property
     def device(self) -> DeviceDescriptor:
@@ -389,10 +279,38 @@ class Value:
         bounds = zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
         return [self._sparse.rows(a, b) for a, b in bounds]
 
-    def _sequences(self, kind: str) -> Any:
-        if kind != "sequence":
-            return self.asarray()
-        return moves.split(self._host_flat(), self._layout.lengths)
+    def with_values(self, values: Any, *, copy: bool = True) -> Value:
+        """Return a Value with the lengths, starts and device of this one, and other samples.
+
+        Parameters
+        ----------
+        values : array_like, shape (total, any sample shape)
+            One sequence behind the other, as in `values`, of any real dtype; on the device of this
+            Value, where it stays.
+        copy : bool, default True
+            False may alias the array, which must not be written then.
+
+        Raises
+        ------
+        ValueError
+            When there are more samples, or fewer.
+        DeviceError
+            For an array on another device.
+
+        Examples
+        --------
+        >>> import udfkit
+        >>> v = udfkit.sanitize_batch(udfkit.sequence.input_variable(()), [[1.0, 2.0], [3.0]])
+        >>> v.with_values(v.values * v.values).data.tolist()
+        [[1.0, 4.0], [9.0, 0.0]]
+        """
+        flat = self._place.take(values, "values", self._dtype, copy)
+        if len(flat.shape) == 0 or flat.shape[0] != self._layout.total:
+            raise ValueError(
+                f"values have shape {shape_text(flat.shape)}, expected "
+                f"{shape_text((self._layout.total, '...'))}: one sample for each valid cell"
+            )
+        return Value._make(self._layout, self._device, flat=flat)
 
     def to(self, device: DeviceDescriptor) -> Value:
         """Return this batch on ``device``; itself when it is there already."""
@@ -419,24 +337,6 @@ class Value:
             and np.array_equal(self._layout.starts, other._layout.starts)
             and self._same_samples(other)
         )
-
-    def _same_samples(self, other: Value) -> bool:
-        if self._sparse is not None and other._sparse is not None:
-            pairs = zip(self._sparse.nonzeros(), other._sparse.nonzeros(), strict=True)
-            return all(a.tobytes() == b.tobytes() for a, b in pairs)
-        mine, theirs = (
-            value._host_flat() if value._device.is_gpu else value._flat_values()
-            for value in (self, other)
-        )
-        return bool(mine.tobytes() == theirs.tobytes())
-
-    def _check_fits(self, variable: Variable) -> None:
-        """Raise ValueError unless this batch is one for ``variable``."""
-        kind, sample = self._layout.kind, self._sample_shape
-        if self._unbound and variable.kind != kind:
-            axes = len(variable.dynamic_axes)
-            kind, sample = (variable.kind if len(self.shape) >= axes else kind), self.shape[axes:]
-        check_form(variable, kind, self.shape, sample, self._dtype)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._device.is_gpu:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from udfkit.arguments import check_flag, check_name
 from udfkit.casting import cast_exactly, check_dtype, is_bfloat16, is_floating
 from udfkit.errors import shape_text
 
@@ -47,7 +48,7 @@ class Axis:
     __slots__ = ("name",)
 
     def __init__(self, name: str):
-        self.name = name
+        self.name = check_name(name)
 
     @staticmethod
     def default_batch_axis() -> Axis:
@@ -170,14 +171,14 @@ class Variable:
         self.dtype = check_dtype(dtype)
         self.dynamic_axes = _check_axes(dynamic_axes)
         self.kind = ("none", "batch", "sequence")[len(self.dynamic_axes)]
-        self.needs_gradient = bool(needs_gradient)
-        self.is_sparse = bool(is_sparse)
+        self.needs_gradient = check_flag(needs_gradient, "needs_gradient")
+        self.is_sparse = check_flag(is_sparse, "is_sparse")
         if self.needs_gradient and not self.is_floating:
             raise ValueError(
                 f"variable {name!r} of dtype {self.dtype} cannot need a gradient: only floating "
                 f"variables can; use a floating dtype or needs_gradient=False"
             )
-        self._unnamed = not name
+        self._unnamed = not check_name(name)
         self.name = name or f"{self._label}{next(_counter)}"
         self.uid = _uid or uuid.uuid4().hex
         _BY_UID[self.uid] = self
@@ -199,8 +200,9 @@ class Variable:
 
     def accepts_sample(self, shape: Sequence[int]) -> bool:
         """Whether a sample of this shape fits (a FreeDimension fits every size)."""
-        return len(shape) == len(self.shape) and all(
-            want in (FreeDimension, got) for want, got in zip(self.shape, shape, strict=True)
+        return shape == self.shape or (
+            len(shape) == len(self.shape)
+            and all(want in (FreeDimension, n) for want, n in zip(self.shape, shape, strict=True))
         )
 
     def _state(self) -> dict[str, Any]:

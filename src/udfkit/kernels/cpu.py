@@ -9,7 +9,8 @@ every dtype and sample shape; masks, lengths and offsets are given as arrays. Ro
 
 from __future__ import annotations
 
-from udfkit.kernels.intrinsics import load_i8, load_i64, memcpy, memset, popcount
+from udfkit.kernels import streaming
+from udfkit.kernels.intrinsics import fence, load_i8, load_i64, memcpy, memset, popcount
 from udfkit.kernels.jit import driver, kernel
 from udfkit.kernels.layout import MASK_BEGIN, MASK_INVALID, MASK_VALID
 
@@ -30,54 +31,75 @@ __all__ = [
 
 INT64_MAX = 2**63 - 1
 
-FILL_TAILS, LEAVE, CLEAR_FIRST = 0, 1, 2
-"""What is done about padding: zeros written behind each row, nothing, or zeros everywhere first."""
+WRITE, LEAVE, STREAM = 0, 1, 2
+"""How a large output is written: all of it, all but padding, which holds zeros already, or all of
+it past the caches."""
+
+
+@kernel
+def _copy(target, source, count, way):
+    if way == STREAM:
+        streaming.copy(target, source, count)
+    else:
+        memcpy(target, source, count)
+
+
+@kernel
+def _clear(target, count, way):
+    if way == STREAM:
+        streaming.clear(target, count)
+    elif way == WRITE:
+        memset(target, 0, count)
 
 
 @driver("void(int64, int64, int64[::1], int64[::1], int64, int64, int64, int64)", nogil=True)
-def rows_to_padded(first, last, pointers, lengths, sample_bytes, steps, padding, out):
-    """Copy the row at ``pointers[i]`` to padded row i; ``padding`` is one of the three ways."""
+def rows_to_padded(first, last, pointers, lengths, sample_bytes, steps, way, out):
+    """Copy the row at ``pointers[i]`` to padded row i, and zeros behind it."""
     row_bytes = steps * sample_bytes
-    if padding == CLEAR_FIRST:
-        memset(out + first * row_bytes, 0, (last - first) * row_bytes)
     for i in range(first, last):
         valid = lengths[i] * sample_bytes
         row = out + i * row_bytes
-        memcpy(row, pointers[i], valid)
-        if padding == FILL_TAILS:
-            memset(row + valid, 0, row_bytes - valid)
+        _copy(row, pointers[i], valid, way)
+        _clear(row + valid, row_bytes - valid, way)
+    if way == STREAM:
+        fence()
 
 
-@driver("void(int64, int64, int64[::1], int64[::1], int64, int64)", nogil=True)
-def rows_to_ragged(first, last, pointers, offsets, sample_bytes, out):
+@driver("void(int64, int64, int64[::1], int64[::1], int64, int64, int64)", nogil=True)
+def rows_to_ragged(first, last, pointers, offsets, sample_bytes, way, out):
     """Copy the row at ``pointers[i]`` to flat position ``offsets[i]``."""
     for i in range(first, last):
         begin = offsets[i]
-        memcpy(out + begin * sample_bytes, pointers[i], (offsets[i + 1] - begin) * sample_bytes)
+        used = (offsets[i + 1] - begin) * sample_bytes
+        _copy(out + begin * sample_bytes, pointers[i], used, way)
+    if way == STREAM:
+        fence()
 
 
 @driver("void(int64, int64, int64, int64[::1], int64, int64, int64, int64)", nogil=True)
-def ragged_to_padded(first, last, values, offsets, sample_bytes, steps, padding, out):
-    """Copy the flat sequence i to padded row i; ``padding`` is one of the three ways."""
+def ragged_to_padded(first, last, values, offsets, sample_bytes, steps, way, out):
+    """Copy the flat sequence i to padded row i, and zeros behind it."""
     row_bytes = steps * sample_bytes
-    if padding == CLEAR_FIRST:
-        memset(out + first * row_bytes, 0, (last - first) * row_bytes)
     for i in range(first, last):
         begin = offsets[i] * sample_bytes
         valid = offsets[i + 1] * sample_bytes - begin
         row = out + i * row_bytes
-        memcpy(row, values + begin, valid)
-        if padding == FILL_TAILS:
-            memset(row + valid, 0, row_bytes - valid)
+        _copy(row, values + begin, valid, way)
+        _clear(row + valid, row_bytes - valid, way)
+    if way == STREAM:
+        fence()
 
 
-@driver("void(int64, int64, int64, int64[::1], int64, int64, int64)", nogil=True)
-def padded_to_ragged(first, last, data, offsets, sample_bytes, steps, out):
+@driver("void(int64, int64, int64, int64[::1], int64, int64, int64, int64)", nogil=True)
+def padded_to_ragged(first, last, data, offsets, sample_bytes, steps, way, out):
     """Copy the beginning of padded row i to flat position ``offsets[i]``."""
     row_bytes = steps * sample_bytes
     for i in range(first, last):
         begin = offsets[i] * sample_bytes
-        memcpy(out + begin, data + i * row_bytes, offsets[i + 1] * sample_bytes - begin)
+        used = offsets[i + 1] * sample_bytes - begin
+        _copy(out + begin, data + i * row_bytes, used, way)
+    if way == STREAM:
+        fence()
 
 
 @kernel

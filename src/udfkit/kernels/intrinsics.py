@@ -17,6 +17,7 @@ from numba.extending import intrinsic
 from udfkit.kernels.jit import JIT_DISABLED
 
 __all__ = [
+    "fence",
     "load_i8",
     "load_i16",
     "load_i32",
@@ -33,10 +34,13 @@ __all__ = [
     "store16",
     "store32",
     "store64",
+    "stream_line",
+    "stream_zeros",
 ]
 
 _I1, _I8, _I32, _I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
 _BYTES = _I8.as_pointer()
+_LINE = ir.VectorType(_I64, 8)
 
 
 def _compiled(
@@ -50,9 +54,14 @@ def _compiled(
         return context.get_dummy_value() if result is types.void else emitted
 
     # numba reads the number of arguments from the function itself.
-    if argument_count == 1:
+    if argument_count == 0:
 
-        def typing(typing_context: Any, a: Any) -> Any:
+        def typing(typing_context: Any) -> Any:
+            return signature, codegen
+
+    elif argument_count == 1:
+
+        def typing(typing_context: Any, a: Any) -> Any:  # type: ignore[misc]
             return signature, codegen
 
     elif argument_count == 2:
@@ -132,6 +141,25 @@ def _emit_popcount(builder: Any, values: Any) -> Any:
     return builder.ctpop(values[0])
 
 
+def _store_past_caches(builder: Any, value: Any, address: Any) -> None:
+    stored = builder.store(value, builder.inttoptr(address, _LINE.as_pointer()), align=64)
+    stored.set_metadata("nontemporal", builder.module.add_metadata([_I32(1)]))
+
+
+def _emit_stream_line(builder: Any, values: Any) -> None:
+    target, source = values
+    line = builder.load(builder.inttoptr(source, _LINE.as_pointer()), align=1)
+    _store_past_caches(builder, line, target)
+
+
+def _emit_stream_zeros(builder: Any, values: Any) -> None:
+    _store_past_caches(builder, ir.Constant(_LINE, [0] * 8), values[0])
+
+
+def _emit_fence(builder: Any, _: Any) -> None:
+    builder.fence("seq_cst")
+
+
 load_i8, load_u8 = _load(8, True), _load(8, False)
 load_i16, load_u16 = _load(16, True), _load(16, False)
 load_i32, load_u32 = _load(32, True), _load(32, False)
@@ -149,6 +177,15 @@ if JIT_DISABLED:
     def memset(target: int, byte: int, count: int) -> None:
         ctypes.memset(int(target), int(byte) & 0xFF, int(count))
 
+    def stream_line(target: int, source: int) -> None:
+        memcpy(target, source, 64)
+
+    def stream_zeros(target: int) -> None:
+        memset(target, 0, 64)
+
+    def fence() -> None:
+        pass
+
     def prefetch(address: int) -> None:
         pass
 
@@ -163,6 +200,15 @@ else:
         3, types.void, _emit_memmove, "memmove(target, source, count): they may overlap."
     )
     memset = _compiled(3, types.void, _emit_memset, "memset(target, byte, count).")
+    stream_line = _compiled(
+        2, types.void, _emit_stream_line, "Copy 64 bytes to an aligned line, past the caches."
+    )
+    stream_zeros = _compiled(
+        1, types.void, _emit_stream_zeros, "Write 64 zeros to an aligned line, past the caches."
+    )
+    fence = _compiled(
+        0, types.void, _emit_fence, "Make what was written past the caches visible to all threads."
+    )
     prefetch = _compiled(
         1, types.void, _emit_prefetch, "Ask for a cache line; any address is allowed."
     )
