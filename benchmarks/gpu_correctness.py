@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,9 @@ import reference
 from udfkit.kernels import cuda_mask_moves, cuda_moves
 from udfkit.kernels.cuda_arrays import download, upload
 
-__all__ = ["correctness"]
+__all__ = ["kernel_checks"]
+
+Check = tuple[str, Callable[[], None]]
 
 
 def batch(rng: Any, count: int, longest: int, shape: tuple[int, ...], dtype: Any) -> list[Any]:
@@ -22,32 +26,27 @@ def batch(rng: Any, count: int, longest: int, shape: tuple[int, ...], dtype: Any
     return [b.reshape(-1).view(dtype).reshape(s) for b, s in zip(bits, sizes, strict=True)]
 
 
-def correctness(smoke: bool) -> dict[str, int]:
-    """Compare every kernel with the naive reference, bit for bit; raise at the first difference."""
-    rng = np.random.default_rng(0)
+def kernel_checks(smoke: bool) -> Iterator[Check]:
+    """Yield the name of a check and what runs it: bit for bit against the naive reference."""
     counts = (0, 1, 3) if smoke else (0, 1, 7, 300)
     longest = 5 if smoke else 130
-    done = 0
+    kinds = (
+        ((16,), np.float32), ((3,), np.float64), ((), np.float32), ((3,), np.float16),
+        ((5,), np.int8), ((2, 0), np.float32),
+    )  # fmt: skip
     for count in counts:
-        for shape, dtype in (
-            ((16,), np.float32), ((3,), np.float64), ((), np.float32), ((3,), np.float16),
-            ((5,), np.int8), ((2, 0), np.float32),
-        ):  # fmt: skip
-            check_moves(rng, count, longest, shape, dtype)
-            done += 1
+        for shape, dtype in kinds:
+            name = f"moves, B={count}, samples {shape} of {np.dtype(dtype)}"
+            yield name, partial(check_moves, count, longest, shape, dtype)
     for rows, steps in ((3, 9),) if smoke else ((1, 5_000), (40, 333), (2_000, 7)):
-        check_masks(rng, rows, steps)
-        done += 1
-    lengths = rng.integers(0, 1_000, 70 if smoke else 1_000_000)
-    offsets, findings = cuda_mask_moves.offsets_of(upload(lengths))
-    np.testing.assert_array_equal(download(offsets), np.concatenate([[0], np.cumsum(lengths)]))
-    assert cuda_mask_moves.check_offsets(findings) == lengths.sum()
-    check_sparse(rng, 4 if smoke else 500, 6 if smoke else 3_001)
-    return {"batches": done + 2}
+        yield f"masks, {rows} x {steps}", partial(check_masks, rows, steps)
+    yield "scan of lengths", partial(check_scan, 70 if smoke else 1_000_000)
+    yield "sparse samples", partial(check_sparse, 4 if smoke else 500, 6 if smoke else 3_001)
 
 
-def check_moves(rng: Any, count: int, longest: int, shape: tuple[int, ...], dtype: Any) -> None:
+def check_moves(count: int, longest: int, shape: tuple[int, ...], dtype: Any) -> None:
     """Pad and unpad flat values and lists of device arrays."""
+    rng = np.random.default_rng(count)
     sequences = batch(rng, count, longest, shape, dtype)
     lengths, starts = [len(s) for s in sequences], rng.random(count) < 0.5
     flat = reference.flat(sequences, shape, dtype)
@@ -70,8 +69,9 @@ def check_moves(rng: Any, count: int, longest: int, shape: tuple[int, ...], dtyp
     reference.assert_same(download(made), cells)
 
 
-def check_masks(rng: Any, rows: int, steps: int) -> None:
+def check_masks(rows: int, steps: int) -> None:
     """Read a general mask, and move its cells both ways."""
+    rng = np.random.default_rng(rows)
     cells = rng.integers(0, 3, (rows, steps)).astype(np.int8)
     padded = rng.integers(0, 2**32, (rows, steps, 4), dtype=np.uint32)
     mask = upload(cells)
@@ -85,8 +85,17 @@ def check_masks(rng: Any, rows: int, steps: int) -> None:
     reference.assert_same(download(back), padded)
 
 
-def check_sparse(rng: Any, rows: int, columns: int) -> None:
+def check_scan(count: int) -> None:
+    """Turn lengths into offsets."""
+    lengths = np.random.default_rng(0).integers(0, 1_000, count)
+    offsets, findings = cuda_mask_moves.offsets_of(upload(lengths))
+    np.testing.assert_array_equal(download(offsets), np.concatenate([[0], np.cumsum(lengths)]))
+    assert cuda_mask_moves.check_offsets(findings) == lengths.sum()
+
+
+def check_sparse(rows: int, columns: int) -> None:
     """Make one-hot codes and CSR rows dense."""
+    rng = np.random.default_rng(0)
     codes = rng.integers(-1, columns, rows)
     dense = np.zeros((rows, columns), np.float16)
     dense[codes >= 0, codes[codes >= 0]] = 1

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from udfkit.casting import cast_exactly, check_dtype
+from udfkit.items import host_array, refuse_gpu
 from udfkit.padding import pad
 
 __all__ = ["Collate", "PaddedBatch"]
@@ -161,6 +162,8 @@ class Collate:
         if name in self.stack or all(_is_number(item) for item in items):
             return _stack(items, dtype)
         if not all(isinstance(item, (np.ndarray, list)) for item in items):
+            for k, item in enumerate(items):
+                refuse_gpu(item, f"sample {k}")
             return items
         value = _of_field(self.padding_value, name, 0)
         if form is not None:
@@ -189,7 +192,8 @@ def _is_number(item: Any) -> bool:
 
 
 def _stack(items: list[Any], dtype: Any) -> np.ndarray:
-    arrays = [np.asarray(item) for item in items]
+    found = [host_array(item, f"sample {k}") for k, item in enumerate(items)]
+    arrays = [np.asarray(x) if a is None else a for a, x in zip(found, items, strict=True)]
     for k, array in enumerate(arrays):
         if array.shape != arrays[0].shape:
             raise ValueError(

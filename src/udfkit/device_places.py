@@ -7,15 +7,18 @@ Nothing waits on the host unless its text says so.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from udfkit import moves
-from udfkit.casting import check_real
-from udfkit.kernels import cuda_arrays, cuda_mask_moves, cuda_moves, cuda_target, lazy
+from udfkit.casting import check_real, is_bfloat16
+from udfkit.errors import DeviceError
+from udfkit.kernels import cuda_arrays, cuda_mask_moves, cuda_moves, cuda_target, dlpack, lazy
 from udfkit.kernels.cuda_arrays import DeviceView
+from udfkit.kernels.cuda_sharing import share
 from udfkit.layout import Layout, read_layout
 from udfkit.memory import check_size
 from udfkit.rows import Rows
@@ -24,16 +27,9 @@ from udfkit.sparse import CsrSamples, OneHotSamples
 __all__ = ["DevicePlace", "device_index", "read_foreign"]
 
 cpu = lazy("cpu", globals())
+cuda_casts = lazy("cuda_casts", globals())
+cuda_strides = lazy("cuda_strides", globals())
 pyobjects = lazy("pyobjects", globals())
-
-
-def _interface(obj: Any) -> dict[str, Any] | None:
-    """Return how an array on a device describes itself, or None for another object."""
-    host = getattr(obj, "_ary", None)
-    if isinstance(host, np.ndarray) and cuda_target.is_simulated():
-        return host.__array_interface__
-    interface = getattr(obj, "__cuda_array_interface__", None)
-    return interface if isinstance(interface, dict) else None
 
 
 def _index_of(address: int) -> int | None:
@@ -46,12 +42,16 @@ def device_index(obj: Any) -> int | None:
 
     The current device for an array without bytes, whose address says nothing.
     """
-    interface = _interface(obj)
+    interface = cuda_arrays.interface_of(obj)
     if interface is None:
-        return None
+        return dlpack.device_of(obj)
     address = 0 if 0 in interface["shape"] else int(interface["data"][0] or 0)
     found = _index_of(address)
     return cuda_target.current_device() if found is None else found
+
+
+def _is_on_device(obj: Any) -> bool:
+    return cuda_arrays.interface_of(obj) is not None or dlpack.device_of(obj) is not None
 
 
 def _typed(array: Any, dtype: np.dtype) -> Any:
@@ -64,16 +64,17 @@ def _typed(array: Any, dtype: np.dtype) -> Any:
 def read_foreign(obj: Any, where: str) -> tuple[DeviceView, int | None] | None:
     """Return an array on any device and the index of that; None for another object.
 
-    The index is None for an array without bytes, which is as good on every device.
+    The index is None for an array without bytes, which is as good on every device. An array with
+    strides is copied by one launch.
 
     Raises
     ------
     ValueError
         For an array that is masked or not C-contiguous.
     """
-    if _interface(obj) is None:
+    if not _is_on_device(obj):
         return None
-    view = cuda_arrays.read_array(obj, where)
+    view = cuda_strides.packed(cuda_arrays.read_array(obj, where, strided=True))
     return view, _index_of(view.address)
 
 
@@ -89,7 +90,8 @@ class DevicePlace:
     def read(self, obj: Any, where: str) -> DeviceView:
         """Return a foreign array on this device as kernels take it."""
         with cuda_target.on_device(self.index):
-            return cuda_arrays.read_array(obj, where, self.index)
+            view = cuda_arrays.read_array(obj, where, self.index, strided=True)
+            return view if view.strides is None else cuda_strides.packed(view)
 
     def pad(self, flat: Any, layout: Layout) -> Any:
         size = flat.dtype.itemsize * prod(flat.shape[1:])
@@ -101,7 +103,10 @@ class DevicePlace:
                 layout.on_device[self.index, "mask"] = mask
                 return _typed(data, flat.dtype)
             if layout.pieces is not None:
-                flat = self.send(moves.in_row_order(self.fetch(flat), *layout.pieces))
+                cells, lengths = layout.pieces
+                order = np.argsort(cells)
+                begins = moves.offsets_of(lengths)[:-1]
+                flat = self._runs(flat, begins[order], lengths[order])
             mask, rows = self.mask(layout), self._rows(layout)
             return _typed(cuda_mask_moves.ragged_to_cells(flat, mask, rows), flat.dtype)
 
@@ -111,10 +116,21 @@ class DevicePlace:
                 flat = cuda_moves.padded_to_ragged(padded, self._offsets(layout), layout.total)
                 return _typed(flat, padded.dtype)
             if layout.pieces is not None:
-                return self.send(moves.pieces_to_ragged(self.fetch(padded), *layout.pieces))
+                samples = self.reshape(padded, (layout.rows * layout.steps, *padded.shape[2:]))
+                return self._runs(samples, *layout.pieces)
             mask, rows = self.mask(layout), self._rows(layout)
             flat = cuda_mask_moves.cells_to_ragged(padded, mask, rows, layout.total)
             return _typed(flat, padded.dtype)
+
+    def _runs(self, samples: Any, begins: np.ndarray, lengths: np.ndarray) -> Any:
+        """Return runs of samples (n, *s), none of them empty, one behind the other."""
+        view, dtype = self.read(samples, "the samples"), samples.dtype
+        if not len(begins):
+            return view.part(0, (0, *view.shape[1:]), dtype)
+        size = dtype.itemsize * prod(view.shape[1:])
+        runs = zip((begins * size).tolist(), lengths.tolist(), strict=True)
+        parts = [view.part(at, (count, *view.shape[1:]), dtype) for at, count in runs]
+        return _typed(cuda_moves.rows_to_ragged(parts)[0], dtype)
 
     def densify(self, samples: CsrSamples | OneHotSamples, layout: Layout) -> Any:
         return self._dense(samples, layout.positions, layout.rows, layout.steps)
@@ -148,16 +164,18 @@ class DevicePlace:
                     lengths, starts = self._kept(layout, "lengths"), self._starts(layout)
                     made = cuda_mask_moves.mask_of(lengths, starts, layout.steps)
                 else:
-                    made = self.send(layout.mask)
+                    (made,) = cuda_moves.send_table([layout.mask])
             layout.on_device[key] = made
-        return layout.on_device[key]
+        return self.protect(layout.on_device[key])
 
     def gather(self, rows: Rows, offsets: np.ndarray) -> Any:
         size = rows.dtype.itemsize * prod(rows.sample_shape)
         with cuda_target.on_device(self.index):
             staged = cuda_moves.Staged(offsets, rows.sample_shape, rows.dtype)
             target = pyobjects.address(staged.values)
-            cpu.rows_to_ragged(0, len(rows.lengths), rows.pointers, offsets, size, target)
+            cpu.rows_to_ragged(
+                0, len(rows.lengths), rows.pointers, offsets, size, cpu.WRITE, target
+            )
             return staged.send()[0]
 
     def gather_device(self, views: list[DeviceView]) -> tuple[Any, np.ndarray]:
@@ -165,6 +183,17 @@ class DevicePlace:
         lengths = np.array([view.shape[0] for view in views], np.int64)
         with cuda_target.on_device(self.index):
             return _typed(cuda_moves.rows_to_ragged(views)[0], views[0].dtype), lengths
+
+    def cast(self, array: Any, dtype: np.dtype, on_host: Callable[[np.ndarray], np.ndarray]) -> Any:
+        """Return an array of this device cast to another dtype.
+
+        Waits for the device only where a value may not fit; when one does not, ``on_host`` gets the
+        array to say which one.
+        """
+        with cuda_target.on_device(self.index):
+            made, flag = cuda_casts.cast(array, dtype)
+            failed = flag is not None and bool(cuda_arrays.download(flag)[0])
+        return self.send(on_host(self.fetch(array))) if failed else made
 
     def read_padded(
         self, data: Any, mask: Any, lengths: Any, starts: Any
@@ -194,7 +223,7 @@ class DevicePlace:
         return layout, None, self.unpad(view, layout)
 
     def _on_host(self, part: Any) -> Any:
-        return part if part is None or _interface(part) is None else self.fetch(part)
+        return self.fetch(part) if _is_on_device(part) else part
 
     def send(self, array: np.ndarray) -> Any:
         with cuda_target.on_device(self.index):
@@ -209,11 +238,31 @@ class DevicePlace:
             host = cuda_arrays.download(array)
         return host if host.dtype == array.dtype else host.view(array.dtype)
 
+    def zeros(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """Return samples (n, *s) that are 0: the padding behind no sample at all."""
+        nothing = DeviceView(0, (0, *shape[1:]), np.dtype(dtype), None)
+        with cuda_target.on_device(self.index):
+            (offsets,) = cuda_moves.send_table([np.zeros(2, np.int64)])
+            made, _ = cuda_moves.ragged_to_padded(nothing, offsets, shape[0])
+        return self.reshape(_typed(made, nothing.dtype), shape)
+
+    def take(self, array: Any, where: str, like: np.dtype, copy: bool) -> Any:
+        if not _is_on_device(array):
+            raise DeviceError(
+                f"{where} is a {type(array).__name__} on the host, expected an array on "
+                f"GPU[{self.index}], where the Value is: copy it there, or take value.to(cpu())"
+            )
+        view = self.read(array, where)
+        dtype = like if is_bfloat16(like) and view.dtype == np.dtype("V2") else view.dtype
+        check_real(dtype, where)
+        view = view.part(0, view.shape, dtype)
+        return self.copy(view) if copy else view
+
     def copy(self, array: Any) -> Any:
         view, dtype = self.read(array, "the array"), array.dtype
         samples = view.part(0, (1, view.nbytes), np.uint8)
         with cuda_target.on_device(self.index):
-            offsets = cuda_arrays.upload(np.array([0, view.nbytes]))
+            (offsets,) = cuda_moves.send_table([np.array([0, view.nbytes])])
             copied = cuda_moves.padded_to_ragged(samples, offsets, view.nbytes)
             whole = cuda_arrays.read_array(copied, "the copy")
         return whole.part(0, view.shape, dtype)
@@ -225,13 +274,14 @@ class DevicePlace:
     def protect(self, array: Any) -> Any:
         if isinstance(array, DeviceView):
             with cuda_target.on_device(self.index):
-                return cuda_arrays.as_array(array)
-        return array
+                array = cuda_arrays.as_array(array)
+        return share(array)
 
     def _kept(self, layout: Layout, name: str) -> Any:
         key = (self.index, name)
         if key not in layout.on_device:
-            layout.on_device[key] = self.send(getattr(layout, name))
+            with cuda_target.on_device(self.index):
+                (layout.on_device[key],) = cuda_moves.send_table([getattr(layout, name)])
         return layout.on_device[key]
 
     def _offsets(self, layout: Layout) -> Any:
@@ -244,5 +294,6 @@ class DevicePlace:
         key = (self.index, "row_offsets")
         if key not in layout.on_device:
             counts = np.count_nonzero(layout.mask, axis=1).astype(np.int64)
-            layout.on_device[key] = self.send(moves.offsets_of(counts))
+            with cuda_target.on_device(self.index):
+                (layout.on_device[key],) = cuda_moves.send_table([moves.offsets_of(counts)])
         return layout.on_device[key]

@@ -15,13 +15,19 @@ __all__ = [
     "as_sequence",
     "host_array",
     "is_scipy_sparse",
+    "may_be_on_gpu",
     "plain_array",
     "read_item",
+    "refuse_gpu",
     "refuse_non_batch",
 ]
 
 DEEPEST = 32
 """Levels of nested lists that are looked into; NumPy has no more dimensions to read them into."""
+
+_PLAIN = frozenset([list, tuple, int, float, bool, np.ndarray, type(None)])
+_ON_GPU = (2, 13)
+"""The kinds of device in DLPack that are CUDA memory, managed memory included."""
 
 
 def is_scipy_sparse(obj: Any) -> bool:
@@ -49,6 +55,34 @@ def _describe(obj: Any) -> str:
     return "None" if obj is None else f"the {type(obj).__name__} {text}"
 
 
+def may_be_on_gpu(obj: Any) -> bool:
+    """Whether an object looks like an array on a GPU; cheap for what is none."""
+    if type(obj) in _PLAIN:
+        return False
+    if getattr(obj, "is_cuda", None) is False:
+        return False  # a tensor, which takes long to say what it lacks
+    if hasattr(obj, "copy_to_host"):
+        return True
+    try:
+        if hasattr(obj, "__cuda_array_interface__"):
+            return True
+    except Exception:  # noqa: BLE001 - it is there, and cannot be exported
+        return True
+    try:
+        return int(obj.__dlpack_device__()[0]) in _ON_GPU
+    except Exception:  # noqa: BLE001 - it does not speak DLPack, or is nowhere
+        return False
+
+
+def refuse_gpu(obj: Any, where: str) -> None:
+    """Raise DeviceError for an array on a GPU, where only one on the host will do."""
+    if may_be_on_gpu(obj):
+        raise DeviceError(
+            f"{where} lives on a GPU, and is asked for on the CPU: copy it to the host first, or "
+            f"make a Value of it there with udfkit.sanitize_batch(..., device=udfkit.gpu(i))"
+        )
+
+
 def host_array(obj: Any, where: str) -> np.ndarray | None:
     """Return ``obj`` as a NumPy array without copying, or None when it is not an array.
 
@@ -72,11 +106,7 @@ def host_array(obj: Any, where: str) -> np.ndarray | None:
         return np.asarray(obj)
     if isinstance(obj, (list, tuple, str, bytes, bytearray, type)):
         return None
-    if getattr(obj, "__cuda_array_interface__", None) is not None:
-        raise DeviceError(
-            f"{where} lives on a GPU, and the batch is asked for on the CPU: copy it to the host "
-            f"first, or pass device=udfkit.gpu(i)"
-        )
+    refuse_gpu(obj, where)
     try:
         if hasattr(obj, "__dlpack__"):
             return np.from_dlpack(obj)

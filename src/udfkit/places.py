@@ -8,8 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from udfkit import moves
+from udfkit.casting import check_real
 from udfkit.device import DeviceDescriptor, gpu
-from udfkit.errors import DeviceError
+from udfkit.items import host_array, may_be_on_gpu, plain_array
 from udfkit.layout import Layout
 from udfkit.rows import Rows
 from udfkit.sparse import CsrSamples, OneHotSamples
@@ -43,6 +44,9 @@ class Place(Protocol):
 
     def fetch(self, array: Any) -> np.ndarray:
         """Return a writable array on the host, in memory of its own."""
+
+    def take(self, array: Any, where: str, like: np.dtype, copy: bool) -> Any:
+        """Return what a user gave as samples of this place; ``like`` tells opaque bytes' dtype."""
 
     def copy(self, array: Any) -> Any:
         """Return a copy in this place."""
@@ -87,6 +91,14 @@ class _Host:
     def fetch(self, array: np.ndarray) -> np.ndarray:
         return moves.copy_samples(array)
 
+    def take(self, array: Any, where: str, like: np.dtype, copy: bool) -> np.ndarray:  # noqa: ARG002
+        found = host_array(array, where)
+        found = plain_array(array, where) if found is None else found
+        check_real(found.dtype, where)
+        native = found.dtype.newbyteorder("=")
+        # A view, so that what is made read-only is not the user's own array.
+        return found.astype(native, order="C", copy=copy, subok=False).view()
+
     def copy(self, array: np.ndarray) -> np.ndarray:
         return moves.copy_samples(array)
 
@@ -121,18 +133,12 @@ def device_index_of(obj: Any) -> int | None:
     DeviceError
         For an array on a GPU that this process cannot use.
     """
-    if not hasattr(obj, "__cuda_array_interface__") and not hasattr(obj, "copy_to_host"):
+    if not may_be_on_gpu(obj):
         return None
-    from udfkit.kernels import cuda_target
-
-    status = cuda_target.status()
-    if not status.available:
-        raise DeviceError(
-            f"a {type(obj).__module__}.{type(obj).__name__} on a GPU was given, but "
-            f"{status.reason}: copy it to the host first. {status.advice}"
-        )
     from udfkit.device_places import device_index
+    from udfkit.kernels.cuda_sharing import check_usable
 
+    check_usable(obj)
     return device_index(obj)
 
 

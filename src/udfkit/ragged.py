@@ -9,13 +9,20 @@ import numpy as np
 
 from udfkit import moves
 from udfkit.casting import check_dtype, check_real
-from udfkit.errors import shape_text
-from udfkit.items import host_array, refuse_non_batch
+from udfkit.device import DeviceDescriptor, cpu, resolve
+from udfkit.errors import DeviceError, shape_text
+from udfkit.items import host_array, may_be_on_gpu, refuse_non_batch
+from udfkit.kernels import lazy
 from udfkit.layout import all_new, check_starts
 from udfkit.ragged_interop import Interop
 from udfkit.rows import read_rows
 
 __all__ = ["Ragged"]
+
+cuda_sharing = lazy("cuda_sharing", globals())
+
+_OPAQUE = np.dtype("V2")
+"""What bfloat16 is in interfaces that have no name for it."""
 
 
 def _check_offsets(offsets: Any, total: int, trim: bool) -> np.ndarray:
@@ -61,7 +68,8 @@ class Ragged(Interop, Sequence[np.ndarray]):
     Parameters
     ----------
     values : array_like, shape (total, *s)
-        All samples, one sequence after the other. Aliased, never written.
+        All samples, one sequence after the other. Aliased, never written. An array on a GPU stays
+        there, and so do the sequences.
     offsets : array_like of int, shape (B + 1,)
         Where each sequence begins; first 0, not decreasing, last equal to total. Any integer
         dtype whose values fit int64. Copied.
@@ -86,7 +94,7 @@ class Ragged(Interop, Sequence[np.ndarray]):
     ([4, 0, 2], 3, [4.0, 5.0])
     """
 
-    __slots__ = ("__weakref__", "_lengths", "_offsets", "_starts", "_values")
+    __slots__ = ("__weakref__", "_gpu", "_lengths", "_offsets", "_starts", "_values")
 
     def __init__(
         self,
@@ -96,19 +104,27 @@ class Ragged(Interop, Sequence[np.ndarray]):
         *,
         trim: bool = False,
     ):
-        array = host_array(values, "values of a Ragged")
-        array = np.asarray(values) if array is None else array
-        check_real(array.dtype, "values of a Ragged")
-        if array.ndim == 0:
+        self._gpu: int | None = None
+        if type(values) is not np.ndarray and may_be_on_gpu(values):
+            array, self._gpu = cuda_sharing.adopt(values, "values of a Ragged")
+        else:
+            array = host_array(values, "values of a Ragged")
+            array = np.asarray(values) if array is None else array
+        if self._gpu is None or array.dtype != _OPAQUE:
+            check_real(array.dtype, "values of a Ragged")
+        if len(array.shape) == 0:
             raise ValueError("values of a Ragged have shape (): expected (total, *sample_shape)")
-        self._offsets = _check_offsets(offsets, len(array), trim)
+        self._offsets = _check_offsets(offsets, array.shape[0], trim)
+        self._starts = check_starts(starts, len(self), "starts")
+        self._lengths: np.ndarray | None = None
+        if self._gpu is not None:
+            self._values = cuda_sharing.rows(array, 0, int(self._offsets[-1]), self._gpu)
+            return
         used = array[: int(self._offsets[-1])]
         if not used.dtype.isnative:
             used = used.astype(used.dtype.newbyteorder("="))
         self._values = used.view()
         self._values.flags.writeable = False
-        self._starts = check_starts(starts, len(self), "starts")
-        self._lengths: np.ndarray | None = None
 
     @classmethod
     def _trusted(cls, values: np.ndarray, offsets: np.ndarray, starts: np.ndarray | None) -> Ragged:
@@ -119,7 +135,41 @@ class Ragged(Interop, Sequence[np.ndarray]):
         made._offsets = offsets
         made._starts = starts
         made._lengths = None
+        made._gpu = None
         return made
+
+    @classmethod
+    def _on_gpu(
+        cls, values: Any, offsets: np.ndarray, starts: np.ndarray | None, index: int
+    ) -> Ragged:
+        """Make one of parts that were checked before, with its values on a GPU."""
+        made = cls._trusted(np.empty(0), offsets, starts)
+        made._values = values
+        made._gpu = index
+        return made
+
+    def _needs_host(self, what: str) -> None:
+        if self._gpu is not None:
+            raise DeviceError(
+                f"{what} reads samples on the host, and those of this Ragged are on "
+                f"{self.device}: copy them with ragged.to(udfkit.cpu())"
+            )
+
+    @property
+    def device(self) -> DeviceDescriptor:
+        """Where the values are; lengths, offsets and starts are on the host."""
+        return cpu() if self._gpu is None else DeviceDescriptor("gpu", self._gpu)
+
+    def to(self, device: DeviceDescriptor) -> Ragged:
+        """Return this batch with its values copied to ``device``; itself when they are there."""
+        device = resolve(device)
+        if device == self.device:
+            return self
+        host = self._values if self._gpu is None else cuda_sharing.fetch(self._values, self._gpu)
+        if not device.is_gpu:
+            return Ragged._trusted(host, self._offsets, self._starts)
+        sent = cuda_sharing.send(host, device.index)
+        return Ragged._on_gpu(sent, self._offsets, self._starts, device.index)
 
     @classmethod
     def from_list(
@@ -181,6 +231,7 @@ class Ragged(Interop, Sequence[np.ndarray]):
             raise ValueError("concat of no batches: pass at least one Ragged")
         first = parts[0]
         for k, part in enumerate(parts):
+            part._needs_host(f"concat of batch {k}")
             if part.sample_shape != first.sample_shape or part.dtype != first.dtype:
                 raise ValueError(
                     f"batch {k} has samples of {part.dtype} {shape_text(part.sample_shape)}, batch "
@@ -195,7 +246,10 @@ class Ragged(Interop, Sequence[np.ndarray]):
 
     @property
     def values(self) -> np.ndarray:
-        """All samples, (total, *s), one sequence after the other; read-only."""
+        """All samples, (total, *s), one sequence after the other; read-only.
+
+        A device array for a batch on a GPU.
+        """
         return self._values
 
     @property
@@ -250,8 +304,11 @@ class Ragged(Interop, Sequence[np.ndarray]):
                 return self.take(np.arange(first, last, step))
             last = max(first, last)
             offsets = self.offsets[first : last + 1]
-            values = self.values[offsets[0] : offsets[-1]]
             starts = None if self._starts is None else self._starts[first:last]
+            if self._gpu is not None:
+                part = cuda_sharing.rows(self._values, int(offsets[0]), int(offsets[-1]), self._gpu)
+                return Ragged._on_gpu(part, offsets - offsets[0], starts, self._gpu)
+            values = self.values[offsets[0] : offsets[-1]]
             return Ragged._trusted(values, offsets - offsets[0], starts)
         try:
             k = range(len(self))[index]
@@ -263,6 +320,9 @@ class Ragged(Interop, Sequence[np.ndarray]):
             raise TypeError(
                 f"index {index!r} is no integer or slice: use take for several sequences"
             ) from None
+        if self._gpu is not None:
+            first, last = self._offsets[k : k + 2].tolist()
+            return cuda_sharing.rows(self._values, first, last, self._gpu)
         return self.values[self.offsets[k] : self.offsets[k + 1]]
 
     def take(self, indices: Sequence[int] | np.ndarray) -> Ragged:
@@ -279,6 +339,7 @@ class Ragged(Interop, Sequence[np.ndarray]):
         >>> [x.tolist() for x in udfkit.Ragged([1, 2, 3], [0, 1, 3]).take([1, 0, 1])]
         [[2, 3], [1], [2, 3]]
         """
+        self._needs_host("take")
         chosen = np.asarray(indices, dtype=np.int64 if len(indices) == 0 else None)
         if chosen.ndim != 1 or chosen.dtype.kind not in "iu":
             raise TypeError(f"indices must be a vector of integers, not {chosen.dtype}")
@@ -303,6 +364,9 @@ class Ragged(Interop, Sequence[np.ndarray]):
 
     def equals(self, other: Any) -> bool:
         """Whether lengths, starts, dtype, sample shape and the bytes of all samples are equal."""
+        for batch in (self, other):
+            if isinstance(batch, Ragged):
+                batch._needs_host("equals")
         return (
             isinstance(other, Ragged)
             and self.dtype == other.dtype
@@ -313,15 +377,21 @@ class Ragged(Interop, Sequence[np.ndarray]):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self._gpu is not None:
+            raise TypeError(
+                f"a Ragged on {self.device} cannot be pickled: use ragged.to(udfkit.cpu())"
+            )
         return Ragged, (np.ascontiguousarray(self.values), self.offsets, self._starts)
 
     def __repr__(self) -> str:
         return (
-            f"Ragged({len(self)} sequences, {len(self.values)} samples of {self.dtype} "
-            f"{shape_text(self.sample_shape)})"
+            f"Ragged({len(self)} sequences, {self._offsets[-1]} samples of {self.dtype} "
+            f"{shape_text(self.sample_shape)}{'' if self._gpu is None else f' on {self.device}'})"
         )
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
+        if self._gpu is not None:
+            return None  # the plain repr reads no samples
         from udfkit.html import ragged_html
 
         return ragged_html(self)

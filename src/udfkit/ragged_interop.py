@@ -30,8 +30,24 @@ def _adapter(name: str) -> Any:
         ) from error
 
 
+def _told(ragged: Any, method: str) -> Any:
+    """Return a batch of which another library can tell all."""
+    ragged._needs_host(method)
+    continued = ~ragged.starts
+    if continued.any():
+        raise ValueError(
+            f"{method}: sequence {int(continued.argmax())} continues one of the batch before, and "
+            f"no other library can say so: convert udfkit.Ragged(x.values, x.offsets), and keep "
+            f"x.starts"
+        )
+    return ragged
+
+
 class Interop:
-    """The conversions of `Ragged`. None of them carries ``starts``."""
+    """The conversions of `Ragged`.
+
+    No other library has ``starts``: a batch in which a sequence continues is refused.
+    """
 
     __slots__ = ()
 
@@ -59,7 +75,7 @@ class Interop:
 
         Values that must not be written, such as those of a file, are copied.
         """
-        return _adapter("torch_ragged").to_torch(self)
+        return _adapter("torch_ragged").to_torch(_told(self, "to_torch"))
 
     @staticmethod
     def from_awkward(array: Any, nulls: Nulls = "error") -> Ragged:
@@ -83,7 +99,7 @@ class Interop:
 
     def to_awkward(self) -> Any:
         """Return an awkward Array over the memory of this batch."""
-        return _adapter("awkward").to_awkward(self)
+        return _adapter("awkward").to_awkward(_told(self, "to_awkward"))
 
     @staticmethod
     def from_arrow(array: Any, nulls: Nulls = "error") -> Ragged:
@@ -118,7 +134,7 @@ class Interop:
         ValueError
             When samples have a size of 0, or offsets do not fit.
         """
-        return _adapter("arrow").to_arrow(self, large)
+        return _adapter("arrow").to_arrow(_told(self, "to_arrow"), large)
 
     @staticmethod
     def from_tensorflow(ragged: Any) -> Ragged:
@@ -134,7 +150,7 @@ class Interop:
 
     def to_tensorflow(self) -> Any:
         """Return a RaggedTensor of TensorFlow with copies of the values."""
-        return _adapter("tensorflow").to_tensorflow(self)
+        return _adapter("tensorflow").to_tensorflow(_told(self, "to_tensorflow"))
 
     @staticmethod
     def from_pandas(column: Any, nulls: Nulls = "error", dtype: Any = None) -> Ragged:
@@ -159,7 +175,7 @@ class Interop:
 
     def to_pandas(self, index: Any = None) -> Any:
         """Return a pandas Series with one read-only array a row, over the memory of this batch."""
-        return _adapter("pandas").to_pandas(self, index)
+        return _adapter("pandas").to_pandas(_told(self, "to_pandas"), index)
 
     @staticmethod
     def from_csr(matrices: Any, dtype: Any = None) -> Ragged:
@@ -188,5 +204,5 @@ class Interop:
         ValueError
             For samples of another rank.
         """
-        made: list[Any] = _adapter("scipy").to_csr(self)
+        made: list[Any] = _adapter("scipy").to_csr(_told(self, "to_csr"))
         return made

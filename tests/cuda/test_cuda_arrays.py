@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from udfkit.errors import DeviceError
-from udfkit.kernels import cuda_arrays, cuda_target
+from udfkit.kernels import cuda_arrays, cuda_streams, cuda_target
 from udfkit.kernels.cuda_arrays import DeviceView, read_array, release, wait
 from udfkit.kernels.cuda_pool import DevicePool
 
@@ -60,7 +60,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     made = Cuda()
     monkeypatch.setattr(cuda_target, "module", lambda: made)
     monkeypatch.setattr(cuda_target, "is_simulated", lambda: False)
-    cuda_arrays._external.cache_clear()
+    cuda_streams._external.cache_clear()
     monkeypatch.setattr(cuda_arrays, "device_of", lambda address: address >> 44 & 1)
     return made
 

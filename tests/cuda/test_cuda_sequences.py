@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 import toolchain
 
+import udfkit
 from udfkit.functions import attention, crf, ctc, dtw, edits, reductions
 
 pytestmark = pytest.mark.skipif(not toolchain.DEMANDED, reason=toolchain.WHY_NOT)
@@ -75,6 +76,26 @@ def test_bodies_compile(cls, phase, floats):
     if getattr(cls._definition, phase) is None:
         pytest.skip("it has no gradient")
     assert ".entry" in compile_kernel(cls, phase, floats)
+
+
+def test_lanes_wait_for_each_other():
+    """At the barrier of the body, and at one before it, when a block begins with a sequence."""
+
+    @udfkit.sequence_function(
+        takes={"x": udfkit.per_step("T")},
+        gives={"y": udfkit.per_step("T")},
+        work={"room": ("T",)},
+        cooperative=True,
+    )
+    def halve(x, y, room, lane, lanes):
+        for t in range(lane, x.shape[0], lanes):
+            room[t] = x[t]
+        udfkit.portable.barrier()
+        for t in range(lane, x.shape[0], lanes):
+            y[t] = room[t // 2]
+
+    assert compile_kernel(halve, "forward", "float32").count("bar.sync") == 2
+    assert "bar.sync" not in compile_kernel(reductions.Mean, "forward", "float32")
 
 
 @pytest.mark.parametrize("floats", ["float32", "float64"])

@@ -42,7 +42,7 @@ from udfkit.kernels.layout import clipped, mask_code, mask_word, smaller
 __all__ = ["HELPERS", "HOST_ONLY", "TWINS", "Twin", "parameters"]
 
 
-HOST_ONLY = ("first", "last", "padding", "template")
+HOST_ONLY = ("first", "last", "padding", "template", "way")
 """Arguments of CPU kernels that CUDA twins lack: a range for a thread, ways to write memory."""
 
 MOST_REGISTERS = 32

@@ -7,16 +7,26 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from udfkit.errors import DeviceError
-from udfkit.kernels import cuda_target
+from udfkit.kernels import cuda_target, dlpack
 from udfkit.kernels.cuda_pool import DevicePool
+from udfkit.kernels.cuda_streams import (
+    LEGACY_STREAM,
+    copy_stream,
+    numba_stream,
+    release,
+    stream_number,
+    wait,
+)
 
 __all__ = [
     "DeviceView",
@@ -25,6 +35,7 @@ __all__ = [
     "device_of",
     "download",
     "empty",
+    "interface_of",
     "numba_stream",
     "pool",
     "read_array",
@@ -37,13 +48,13 @@ __all__ = [
 pool = DevicePool(4 << 30)
 """The memory of all arrays that this module makes; a limit of 0 turns it off."""
 
-_LEGACY_STREAM = 1
 _DEVICE_ORDINAL = 9
+_FIRST_WITH_STREAMS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
-    """A C-contiguous array on a device, as kernels take it.
+    """An array on a device, as kernels take it: C-contiguous unless it says otherwise.
 
     Attributes
     ----------
@@ -55,6 +66,8 @@ class DeviceView:
         What keeps the memory alive.
     stream
         The stream on which it is ready, as the CUDA Array Interface numbers it; None: at once.
+    strides
+        In bytes; None for a C-contiguous array.
     """
 
     address: int
@@ -62,6 +75,7 @@ class DeviceView:
     dtype: np.dtype[Any]
     owner: Any
     stream: int | None = None
+    strides: tuple[int, ...] | None = None
 
     @property
     def size(self) -> int:
@@ -79,40 +93,54 @@ class DeviceView:
         return DeviceView(address, shape, np.dtype(dtype), self.owner, self.stream)
 
 
-def read_array(obj: Any, where: str, device: int | None = None) -> DeviceView:
+def read_array(
+    obj: Any, where: str, device: int | None = None, stream: Any = 0, *, strided: bool = False
+) -> DeviceView:
     """Return a device array as kernels take it; nothing is copied and nothing waits.
 
     Parameters
     ----------
     obj
-        A `DeviceView`, an array of numba's, or whatever has ``__cuda_array_interface__``.
+        A `DeviceView`, an array of numba's, or whatever has ``__cuda_array_interface__`` or, on a
+        CUDA device, ``__dlpack__``.
     where
         What to call it in an error.
     device
         The device it must be on; None takes any.
+    stream
+        Where it will be used; what speaks DLPack is made ready there by its library.
+    strided
+        Whether it may have strides, which the view then has too.
 
     Raises
     ------
     TypeError
         For an object that is no device array.
     ValueError
-        For an array that is masked or not C-contiguous.
+        For an array that is masked, or not C-contiguous where it must be.
     DeviceError
         For an array on another device.
     """
     if isinstance(obj, DeviceView):
         return obj
-    host = getattr(obj, "_ary", None)
-    if isinstance(host, np.ndarray) and cuda_target.is_simulated():
-        view = _read_interface(host.__array_interface__, obj, where)
+    interface = interface_of(obj)
+    if interface is not None:
+        view = _read_interface(interface, obj, where)
     else:
-        interface = getattr(obj, "__cuda_array_interface__", None)
-        if not isinstance(interface, dict):
+        index = dlpack.device_of(obj)
+        if index is None:
             raise TypeError(
                 f"{where} is a {type(obj).__module__}.{type(obj).__name__}, expected a device "
-                f"array: pass one that has __cuda_array_interface__, or copy it to the device"
+                f"array: pass one that has __cuda_array_interface__ or speaks DLPack, or copy it "
+                f"to the device"
             )
-        view = _read_interface(interface, obj, where)
+        view = _read_dlpack(obj, index, stream, where)
+    if view.strides is not None and not strided:
+        raise ValueError(
+            f"{where} has shape {view.shape} and strides {view.strides}, expected the strides "
+            f"{_strides(view.shape, view.dtype.itemsize)} of a C-contiguous array: make a "
+            f"contiguous copy of it first"
+        )
     if device is not None and view.address:
         actual = device_of(view.address)
         if actual not in (None, device):
@@ -123,22 +151,80 @@ def read_array(obj: Any, where: str, device: int | None = None) -> DeviceView:
     return view
 
 
+def interface_of(obj: Any) -> dict[str, Any] | None:
+    """Return how an array describes itself by the CUDA Array Interface; None for all others.
+
+    None also for an array whose interface is too old to name a stream and that speaks DLPack, by
+    which its library makes it ready.
+    """
+    host = getattr(obj, "_ary", None)
+    if isinstance(host, np.ndarray) and cuda_target.is_simulated():
+        return {**host.__array_interface__, "stream": getattr(obj, "stream", 0) or None}
+    try:
+        interface = getattr(obj, "__cuda_array_interface__", None)
+    except Exception:  # noqa: BLE001 - a tensor with a gradient; DLPack says the same, and why
+        return None
+    if not isinstance(interface, dict):
+        return None
+    too_old = interface.get("version", 0) < _FIRST_WITH_STREAMS
+    return None if too_old and dlpack.device_of(obj) is not None else interface
+
+
+def _read_dlpack(obj: Any, index: int, stream: Any, where: str) -> DeviceView:
+    _free_what_is_over()
+    number = stream_number(stream) or LEGACY_STREAM
+    with cuda_target.on_device(index):
+        found = dlpack.take(obj, number, where, partial(_free_later, index, number))
+    strides = _odd_strides(found.shape, found.strides, found.dtype.itemsize)
+    address = 0 if 0 in found.shape else found.address
+    return DeviceView(address, found.shape, found.dtype, found.lease, number, strides)
+
+
+_over: deque[tuple[Any, Callable[[], None]]] = deque()
+"""Arrays of others that nobody uses any more on the host: (event behind their use, free it)."""
+
+
+def _free_later(index: int, stream: int, free: Callable[[], None]) -> None:
+    """Free an array of another library when the work that ``stream`` has now is over."""
+    if cuda_target.is_simulated():
+        free()
+        return
+    with cuda_target.on_device(index):
+        event = cuda_target.module().event(timing=False)
+        event.record(numba_stream(stream))
+    _over.append((event, free))
+    _free_what_is_over()
+
+
+def _free_what_is_over() -> None:
+    for _ in range(len(_over)):
+        try:
+            event, free = _over.popleft()
+        except IndexError:  # another thread took it
+            return
+        if event.query():
+            free()
+        else:
+            _over.append((event, free))
+
+
 def _read_interface(interface: dict[str, Any], owner: Any, where: str) -> DeviceView:
     shape: tuple[int, ...] = tuple(int(size) for size in interface["shape"])
     dtype = np.dtype(interface["typestr"])
     if interface.get("mask") is not None:
         raise ValueError(f"{where} has a mask, which would be lost: pass the valid elements only")
-    strides = interface.get("strides")
-    if strides is not None and 0 not in shape:
-        expected = _strides(shape, dtype.itemsize)
-        unequal = (axis for axis, size in enumerate(shape) if size > 1)
-        if any(strides[axis] != expected[axis] for axis in unequal):
-            raise ValueError(
-                f"{where} has shape {shape} and strides {tuple(strides)}, expected the strides "
-                f"{expected} of a C-contiguous array: make a contiguous copy of it first"
-            )
+    strides = _odd_strides(shape, interface.get("strides"), dtype.itemsize)
     address = 0 if 0 in shape else int(interface["data"][0] or 0)
-    return DeviceView(address, shape, dtype, owner, interface.get("stream"))
+    return DeviceView(address, shape, dtype, owner, interface.get("stream"), strides)
+
+
+def _odd_strides(shape: tuple[int, ...], strides: Any, itemsize: int) -> tuple[int, ...] | None:
+    """Return these strides, in bytes; None for those of a C-contiguous array."""
+    if strides is None or 0 in shape:
+        return None
+    expected = _strides(shape, itemsize)
+    unequal = (axis for axis, size in enumerate(shape) if size > 1)
+    return tuple(strides) if any(strides[axis] != expected[axis] for axis in unequal) else None
 
 
 def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
@@ -169,56 +255,6 @@ def _is_windows() -> bool:
     return hasattr(ctypes, "WinDLL")
 
 
-def stream_number(stream: Any) -> int:
-    """Return the number of a stream: of numba's or PyTorch's, a bare one, 0 for the default."""
-    if not stream:
-        return 0
-    if hasattr(stream, "__cuda_stream__"):
-        number = int(stream.__cuda_stream__()[1])
-    else:
-        number = int(getattr(stream, "cuda_stream", stream))
-    return 0 if number == _LEGACY_STREAM else number
-
-
-def numba_stream(stream: Any) -> Any:
-    """Return a stream as numba takes it; 0 for the default one."""
-    number = stream_number(stream)
-    if number == 0 or cuda_target.is_simulated():
-        return 0
-    return _external(number, cuda_target.current_device())
-
-
-def _copy_stream(stream: Any) -> Any:
-    # numba takes 0 for a copy that waits; the default stream's own number gives one that does not.
-    if cuda_target.is_simulated():
-        return 0
-    return _external(stream_number(stream) or _LEGACY_STREAM, cuda_target.current_device())
-
-
-@lru_cache(maxsize=64)
-def _external(number: int, _: int) -> Any:
-    return cuda_target.module().external_stream(number)
-
-
-def wait(producer: int | None, stream: Any) -> None:
-    """Let ``stream`` wait for what ``producer`` has been given so far; the host does not wait."""
-    if (
-        producer is None
-        or cuda_target.is_simulated()
-        or stream_number(producer) == stream_number(stream)
-    ):
-        return
-    event = cuda_target.module().event(timing=False)
-    event.record(numba_stream(producer))
-    event.wait(numba_stream(stream))
-
-
-def release(consumed: int | None, stream: Any) -> None:
-    """Let the stream of an input wait for ``stream``: its memory may then be used again there."""
-    if consumed is not None and stream_number(consumed) != stream_number(stream):
-        wait(stream_number(stream), consumed)
-
-
 def empty(shape: tuple[int, ...], dtype: Any, stream: Any = 0) -> Any:
     """Return an uninitialised device array of numba's on the current device, out of the pool."""
     dtype, number = np.dtype(dtype), stream_number(stream)
@@ -233,7 +269,7 @@ def empty(shape: tuple[int, ...], dtype: Any, stream: Any = 0) -> Any:
         "typestr": dtype.str,
         # Named also when it is the default one: streams that do not wait for that by themselves can
         # then be made to.
-        "stream": number or _LEGACY_STREAM,
+        "stream": number or LEGACY_STREAM,
         "version": 3,
     }
     return cuda_target.module().from_cuda_array_interface(interface, owner=lease, sync=False)
@@ -244,7 +280,10 @@ def _block(size: int) -> Any:
 
 
 def upload(array: np.ndarray[Any, Any], stream: Any = 0) -> Any:
-    """Return a copy of a host array on the current device; a pageable array is read at once."""
+    """Return a copy of a host array on the current device.
+
+    The array is read at once, so that the host waits for what the stream has before.
+    """
     contiguous = np.ascontiguousarray(array).reshape(array.shape)
     return cuda_target.module().to_device(contiguous, stream=numba_stream(stream))
 
@@ -257,7 +296,7 @@ def download(array: Any, stream: Any = 0) -> np.ndarray[Any, Any]:
         if cuda_target.is_simulated():
             return _host_bytes(array.address, array.nbytes).view(array.dtype).reshape(array.shape)
         array = _as_numba(array)
-    on = _copy_stream(stream)
+    on = copy_stream(stream)
     copied: np.ndarray[Any, Any] = array.copy_to_host(stream=on)
     if on:
         on.synchronize()
@@ -277,7 +316,7 @@ def as_array(view: DeviceView) -> Any:
     memory: Any = (ctypes.c_char * view.nbytes).from_address(view.address) if view.nbytes else b""
     host = np.frombuffer(memory, np.uint8).view(view.dtype).reshape(view.shape)
     # The simulator's to_device copies, whatever it is told.
-    made = type(cuda_target.module().device_array((1,), np.uint8))(host)
+    made = type(cuda_target.module().device_array((1,), np.uint8))(host, view.stream or 0)
     made.udfkit_owner = view.owner
     return made
 
@@ -293,6 +332,13 @@ def _as_numba(view: DeviceView) -> Any:
     if view.stream is not None:
         interface["stream"] = view.stream
     return cuda_target.module().from_cuda_array_interface(interface, owner=view.owner, sync=False)
+
+
+_MOST_STAGED = 16
+
+
+def _is_over(event: Any) -> bool:
+    return event is None or bool(event.query())
 
 
 class Staging:
@@ -318,7 +364,7 @@ class Staging:
         """Return at least ``count`` pinned bytes that no copy reads any more."""
         with self._lock:
             for k, (event, block) in enumerate(self._free):
-                if block.nbytes >= count and (event is None or event.query()):
+                if block.nbytes >= count and _is_over(event):
                     del self._free[k]
                     return block
         size = max(1 << 16, 1 << max(count - 1, 0).bit_length())
@@ -330,7 +376,7 @@ class Staging:
         cuda = cuda_target.module()
         if count == 0:
             return DeviceView(0, (0,), np.dtype(np.uint8), None)
-        target, on = empty((count,), np.uint8, stream), _copy_stream(stream)
+        target, on = empty((count,), np.uint8, stream), copy_stream(stream)
         target.copy_to_device(block[:count], stream=on)
         event = None
         if not cuda_target.is_simulated():
@@ -338,5 +384,6 @@ class Staging:
             event.record(on)
         with self._lock:
             self._free.append((event, block))
-            del self._free[:-8]
+            while len(self._free) > _MOST_STAGED and _is_over(self._free[0][0]):
+                del self._free[0]
         return read_array(target, "staging")

@@ -40,6 +40,7 @@ __all__ = [
     "rows_to_padded",
     "rows_to_ragged",
     "sample_bytes",
+    "send_table",
 ]
 
 _staging = Staging()
@@ -54,7 +55,7 @@ class Run:
 
     def read(self, obj: Any, where: str, dtype: Any = None) -> DeviceView:
         """Return an input as kernels take it, ready on this run's stream."""
-        view = read_array(obj, where)
+        view = read_array(obj, where, stream=self.stream)
         if dtype is not None and view.dtype != dtype:
             raise TypeError(
                 f"{where} has dtype {view.dtype}, expected {np.dtype(dtype)}: cast it first"
@@ -197,13 +198,13 @@ class Staged:
         )
 
 
-def _send_table(columns: Sequence[Any], stream: Any) -> list[DeviceView]:
-    """Copy host vectors of int64 or bool to the device by one copy."""
-    arrays = [np.ascontiguousarray(column) for column in columns]
+def send_table(columns: Sequence[Any], stream: Any = 0) -> list[DeviceView]:
+    """Copy small host arrays to the device by one copy, for which the host does not wait."""
+    arrays = [np.require(column, requirements="C") for column in columns]
     ends = np.cumsum([0, *(-(-array.nbytes // 8) * 8 for array in arrays)]).tolist()
     block = _staging.take(ends[-1])
     for array, at in zip(arrays, ends, strict=False):
-        block[at : at + array.nbytes] = array.view(np.uint8)
+        block[at : at + array.nbytes] = array.reshape(array.size).view(np.uint8)
     sent = _staging.send(block, ends[-1], stream)
     return [sent.part(at, a.shape, a.dtype) for a, at in zip(arrays, ends, strict=False)]
 
@@ -235,7 +236,7 @@ def rows_to_padded(
     table = [np.array(column, np.int64) for column in columns]
     if starts is not None:
         table.append(np.asarray(starts, np.bool_))
-    sent = _send_table(table, run.stream)
+    sent = send_table(table, run.stream)
     data = empty((rows, steps, *sample_shape), views[0].dtype, run.stream)
     mask = empty((rows, steps), np.int8, run.stream)
     out, cells = read_array(data, "data"), read_array(mask, "mask")
@@ -259,7 +260,7 @@ def rows_to_ragged(arrays: Sequence[Any], *, stream: Any = 0) -> tuple[Any, Devi
     lengths = [v.shape[0] for v in views]
     pointers = [v.address for v in views]
     offsets = np.cumsum([0, *lengths], dtype=np.int64)
-    sent = _send_table([np.array(pointers, np.int64), offsets], run.stream)
+    sent = send_table([np.array(pointers, np.int64), offsets], run.stream)
     values = empty((int(offsets[-1]), *sample_shape), views[0].dtype, run.stream)
     out = read_array(values, "values")
     width = width_for([*pointers, out.address, size])

@@ -91,6 +91,9 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
         return (name, width, is_wide, kernel(name, width, is_wide, device))
 
     def recorded(compiled: Any, shape: Any, stream: Any, arguments: tuple[int, ...]) -> None:
+        if not isinstance(compiled, tuple):
+            function = getattr(compiled, "py_func", None) or compiled.fn
+            compiled = (function.__name__, 0, False, compiled)
         name, width, is_wide, made = compiled
         recorder.launches.append((name, width, is_wide, shape))
         launch(made, shape, stream, arguments)

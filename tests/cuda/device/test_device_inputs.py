@@ -167,28 +167,6 @@ def test_padded_data_that_does_not_fit_is_refused_where_it_is() -> None:
         place.read_padded(array, np.int8([[2, 1], [2, 1]]), None, None)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_another_dtype_is_refused_with_both_named(kind: str) -> None:
-    variable = sequence_variable(2)
-    good, bad = KINDS[kind](np.ones((3, 2), F32)), KINDS[kind](np.ones((3, 2), np.float64))
-    with raises(ValueError, "float64", "float32", "sequence 1"):
-        sanitize_batch(variable, [good, bad])
-    with raises(ValueError, "float64", "float32", "the batch"):
-        sanitize_batch(variable, KINDS[kind](np.ones((1, 3, 2))))
-
-
-def test_strided_arrays_are_refused_with_the_index() -> None:
-    variable = sequence_variable(2)
-    whole = to_device(np.ones((4, 3, 4), F32))
-    with raises(ValueError, "the batch", "contiguous"):
-        sanitize_batch(variable, whole[:, :, ::2])
-    with raises(ValueError, "sequence 1", "contiguous"):
-        sanitize_batch(variable, [to_device(np.ones((3, 2), F32)), whole[0][:, ::2]])
-    foreign = Foreign(np.ones((2, 3, 2), F32), strides=(48, 16, 8))
-    with raises(ValueError, "the batch", "(48, 16, 8)", "contiguous"):
-        sanitize_batch(variable, foreign)
-
-
 def test_a_masked_array_is_refused() -> None:
     array = Foreign(np.ones((2, 3, 2), F32), mask=Foreign(np.ones((2, 3, 2), bool)))
     with raises(ValueError, "the batch", "mask"):

@@ -8,6 +8,7 @@ import pytest
 import udfkit
 from udfkit import per_sequence, per_step, sequence_function, sequence_running, shared
 from udfkit.kernels import cuda_sequences
+from udfkit.portable import barrier
 
 LENGTHS = [3, 0, 1, 4]
 
@@ -15,6 +16,7 @@ LENGTHS = [3, 0, 1, 4]
 @pytest.fixture(autouse=True)
 def few_threads(monkeypatch):
     monkeypatch.setattr(cuda_sequences, "THREADS", 2)
+    monkeypatch.setattr(cuda_sequences, "LANES", 3)
 
 
 def sequence(shape, dtype, name, needs_gradient):
@@ -153,6 +155,82 @@ def test_padded_values_with_gaps_and_starts():
     assert_same(found, want, udfkit.gpu(0))
     y = fn.outputs[0]
     assert found[y].mask.copy_to_host().tolist() == want[y].mask.tolist()
+
+
+def mirror(x, w, y, room, lane, lanes):
+    """Each step is doubled, then taken by the lane that works on the other end."""
+    last = x.shape[0] - 1
+    for t in range(lane, last + 1, lanes):
+        room[t] = 2 * x[t] * w[0]
+    barrier()
+    for t in range(lane, last + 1, lanes):
+        y[t] = room[last - t]
+
+
+def mirror_gradient(x, w, grad_y, room, grad_x, grad_w, lane, lanes):
+    last = x.shape[0] - 1
+    for t in range(lane, last + 1, lanes):
+        grad_x[t] = 2 * grad_y[last - t] * w[0]
+        room[t] = 2 * grad_y[last - t] * x[t]
+    barrier()
+    if lane == 0:
+        for t in range(last + 1):
+            grad_w[0] += room[t]
+
+
+def mirror_gradient_by_every_lane(x, w, grad_y, grad_x, grad_w, lane, lanes):
+    """Planted: what one lane should add is added by all."""
+    last = x.shape[0] - 1
+    for t in range(last + 1):
+        grad_x[t] = 2 * grad_y[last - t] * w[0]
+        grad_w[0] += 2 * grad_y[last - t] * x[t]
+
+
+def make_mirror(gradient):
+    made = sequence_function(
+        takes={"x": per_step("T"), "w": shared(1)},
+        gives={"y": per_step("T")},
+        work={"room": ("T",)},
+        cooperative=True,
+    )(mirror)
+    made.gradient(gradient)
+    w = udfkit.Parameter(init=np.float32([-3]), name="w")
+    fn = made([sequence((), np.float32, "x", True), w])
+    rng = np.random.default_rng(3)
+    return fn, [rng.normal(size=n).astype(np.float32) for n in LENGTHS]
+
+
+def on_lanes(fn, batches, count, monkeypatch):
+    """Outputs and gradients, with blocks of so many threads."""
+    monkeypatch.setattr(cuda_sequences, "LANES", count)
+    values = [value.to(udfkit.gpu(0)) for value in values_of(fn, batches)]
+    state, outputs = fn._forward(values)
+    roots = {v: r.to(udfkit.gpu(0)) for v, r in roots_of(outputs).items()}
+    wrt = [v for v in fn.inputs if v.needs_gradient]
+    found = {**outputs, **fn._backward(state, roots, dict.fromkeys(wrt))}
+    return {variable.name: value.asarray() for variable, value in found.items()}
+
+
+@pytest.mark.parametrize(("lanes", "chunk_bytes"), [(2, 64 << 20), (3, 8), (7, 64 << 20)])
+def test_a_block_works_on_one_sequence_as_one_thread_does(lanes, chunk_bytes, monkeypatch):
+    monkeypatch.setattr(sequence_running, "CHUNK_BYTES", chunk_bytes)
+    pairs = next((fn, b) for fn, b in cases() if type(fn).__name__ == "SoftDtw")
+    mirrored, batch = make_mirror(mirror_gradient)
+    for fn, batches in [pairs, (mirrored, [batch, mirrored.inputs[1].value])]:
+        alone = on_lanes(fn, batches, 1, monkeypatch)
+        together = on_lanes(fn, batches, lanes, monkeypatch)
+        for name, array in alone.items():
+            assert together[name].tobytes() == array.tobytes(), name
+        test_forward_and_backward((fn, batches))
+
+
+def test_a_gradient_that_every_lane_adds_is_noticed(monkeypatch):
+    fn, batch = make_mirror(mirror_gradient_by_every_lane)
+    batches = [batch, fn.inputs[1].value]
+    alone = on_lanes(fn, batches, 1, monkeypatch)
+    together = on_lanes(fn, batches, 3, monkeypatch)
+    np.testing.assert_array_equal(together["x"], alone["x"])
+    assert not np.allclose(together["w"], alone["w"])
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [0, 0]])
