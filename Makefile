@@ -78,14 +78,16 @@ TENSORFLOW_PACKAGES := tensorflow-cpu==2.21.0
 
 # The examples in the docstrings of the adapters run here too; the options of the base run leave them out.
 ADAPTED := -m pytest -q -o addopts=--doctest-modules
+# Where a few tests take most of the time, workers take tests from each other.
+SPREAD := -n auto --dist worksteal
 
 test-torch: PACKAGES := $(TORCH_PACKAGES)
 test-torch: .venv-torch/.installed
-	UDFKIT_TEST_TORCH=1 .venv-torch/bin/python $(ADAPTED) tests/with_torch tests/test_docs.py src/udfkit/torch.py src/udfkit/adapters/torch*.py $(ARGS)
+	UDFKIT_TEST_TORCH=1 .venv-torch/bin/python $(ADAPTED) $(SPREAD) tests/with_torch tests/test_docs.py src/udfkit/torch.py src/udfkit/adapters/torch*.py $(ARGS)
 
 test-jax: PACKAGES := $(JAX_PACKAGES)
 test-jax: .venv-jax/.installed
-	UDFKIT_TEST_JAX=1 .venv-jax/bin/python $(ADAPTED) tests/with_jax tests/test_docs.py src/udfkit/jax.py src/udfkit/adapters/jax*.py $(ARGS)
+	UDFKIT_TEST_JAX=1 .venv-jax/bin/python $(ADAPTED) $(SPREAD) tests/with_jax tests/test_docs.py src/udfkit/jax.py src/udfkit/adapters/jax*.py $(ARGS)
 
 test-interop: PACKAGES := $(INTEROP_PACKAGES)
 test-interop: .venv-interop/.installed
@@ -147,7 +149,7 @@ $(CUDA_VENV)/.installed: pyproject.toml
 	@touch $@
 
 test-cuda-toolkit: $(CUDA_VENV)/.installed
-	UDFKIT_TEST_CUDA=toolkit $(CUDA_VENV)/bin/python -m pytest -q tests/cuda $(ARGS)
+	UDFKIT_TEST_CUDA=toolkit $(CUDA_VENV)/bin/python -m pytest -q $(SPREAD) tests/cuda $(ARGS)
 
 test-cuda-device: $(TEST)
 	UDFKIT_TEST_CUDA=device $(PY) -m pytest -q tests/cuda $(ARGS)

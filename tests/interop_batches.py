@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 import udfkit
 
@@ -28,3 +29,16 @@ def lists(ragged: Any) -> list[Any]:
 
 def shares(a: np.ndarray, b: np.ndarray) -> bool:
     return a.size > 0 and np.shares_memory(a, b)
+
+
+def check_that_starts_are_not_lost(method: str) -> None:
+    """A conversion refuses sequences that continue, names the first, and takes the cure."""
+    values = np.ones((3, 2))
+    new = udfkit.Ragged(values, [0, 2, 3], starts=[True, True])
+    getattr(new, method)()
+    continued = udfkit.Ragged(values, [0, 2, 3], starts=[True, False])
+    with pytest.raises(
+        ValueError, match=r"sequence 1 continues .* convert udfkit.Ragged\(x.values"
+    ):
+        getattr(continued, method)()
+    getattr(udfkit.Ragged(continued.values, continued.offsets), method)()

@@ -10,8 +10,15 @@ import pytest
 
 import adapted_functions as adapted
 import udfkit
+from udfkit.adapters.arguments import all_inputs, check_function, named
 from udfkit.adapters.bridge import is_one_to_one, run_backward, run_forward
-from udfkit.adapters.bridge_batches import ArrayBatch, layout_at
+from udfkit.adapters.bridge_batches import (
+    ArrayBatch,
+    check_starts_fit,
+    in_cells,
+    layout_at,
+    layout_of_offsets,
+)
 from udfkit.kernels import pyobjects, pyobjects_borders
 from udfkit.layout import Layout
 
@@ -80,6 +87,41 @@ def test_user_code_sees_memory_only_without_copy(path):
         assert np.shares_memory(sequences[0], given.array) == (not copy)
         assert sequences[0].flags.writeable == copy
         assert not np.shares_memory(made.array, given.array)
+
+
+def test_ragged_user_code_sees_starts_and_new_lengths_keep_theirs(path):
+    seen = []
+
+    class Look(adapted.SquareRagged):
+        def forward(self, x, device, outputs_to_retain):
+            seen.append(x.starts.tolist())
+            return None, udfkit.Ragged(x.values[:4], [0, 1, 1, 4, 4], [True, False, False, True])
+
+    given = batch(pad=False)
+    given.layout = Layout.of_lengths(LENGTHS, np.array([True, False, True, False]))
+    _, (made,) = run_forward(Look([adapted.sequences(2)]), [given], True, True)
+    assert seen == [[True, False, True, False]]
+    assert made.layout.starts.tolist() == [True, False, False, True]
+    assert made.layout.lengths.tolist() == [1, 0, 3, 0]
+
+
+def test_starts_fit_a_mask_but_not_an_empty_sequence():
+    layout = Layout.of_lengths(np.array([2, 0]), np.array([False, True]))
+    check_starts_fit(layout, "mask", "y", "cure")
+    with pytest.raises(ValueError, match=r"y: sequence 0 continues .* 'lengths' cannot say: cure"):
+        check_starts_fit(layout, "lengths", "y", "cure")
+    empty = Layout.of_lengths(np.array([2, 0]), np.array([False, False]))
+    with pytest.raises(ValueError, match=r"y: sequence 1 continues .* 'mask' cannot say"):
+        check_starts_fit(empty, "mask", "y", "cure")
+
+
+def test_other_cells_of_equal_lengths():
+    left = Layout.of_mask(np.array([[0, 2, 1], [0, 0, 2]], np.int8))
+    array = np.array([[9, 1, 2], [9, 9, 3]])
+    made = in_cells(ArrayBatch(left, True, array), Layout.of_lengths(np.array([2, 1]), None, 4))
+    assert made.array.tolist() == [[1, 2, 0, 0], [3, 0, 0, 0]]
+    assert in_cells(made, left).array.tolist() == [[0, 1, 2], [0, 0, 3]]
+    assert in_cells(made, made.layout) is made
 
 
 def test_results_and_gradients_are_checked(path):
@@ -251,3 +293,40 @@ def test_a_missing_library_is_named(method, monkeypatch):
     ragged = udfkit.Ragged(np.zeros((2, 1)), [0, 2])
     with pytest.raises(ModuleNotFoundError, match=f"needs {package}, which is not installed"):
         getattr(ragged, method)()
+
+
+def test_arguments_of_a_call():
+    x, weight = adapted.sequences(2, name="x"), udfkit.Parameter(init=np.ones(2), name="w")
+    scale = adapted.Scale([x, weight, udfkit.Constant(np.zeros(2))])
+    given = all_inputs(scale, ["batch"], lambda value: value.tolist())
+    assert given == ["batch", [1.0, 1.0], [0.0, 0.0]]
+    assert all_inputs(scale, ["batch", "w", "b"], list) == ["batch", "w", "b"]
+    for count in (0, 2):
+        text = rf"takes 1 input\(s\), \['x'\], got {count}: .* as one tuple"
+        with pytest.raises(TypeError, match=text):
+            all_inputs(scale, [None] * count, list)
+
+
+@pytest.mark.parametrize(
+    ("fn", "text"),
+    [
+        (adapted.Square, r"the class Square, .* pass Square\(\[input variables\]\)"),
+        (len, "fn is a builtin_function_or_method, expected a udfkit.UserFunction"),
+        (int, "fn is a type, expected"),
+    ],
+)
+def test_what_is_no_function(fn, text):
+    with pytest.raises(TypeError, match=text):
+        check_function(fn)
+
+
+def test_errors_in_extents_name_the_input():
+    x = adapted.sequences(name="x")
+    assert named(x, layout_of_offsets, np.array([0, 2, 2], np.uint8), 2).lengths.tolist() == [2, 0]
+    for offsets, text in (
+        ([0, 1], r"the last offset is 1, but there are 2 values: .* values\[:1\]"),
+        ([0, 3], "offset 3 .* overruns the 2"),
+        ([1, 2], "first offset must be 0"),
+    ):
+        with pytest.raises(ValueError, match=f"input 'x': .*{text}"):
+            named(x, layout_of_offsets, np.array(offsets), 2)

@@ -1,14 +1,14 @@
-"""One forward or backward on Values: convert, call user code by its contract, check, convert."""
+"""One forward or backward on Values: convert, call user code, check, convert."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from udfkit.batching import make_value, sanitize_batch
-from udfkit.contract import Call, contract_of
+from udfkit.contract import contract_of
 from udfkit.device import DeviceDescriptor, resolve
 from udfkit.layout import Layout
 from udfkit.results import (
@@ -20,31 +20,22 @@ from udfkit.results import (
     zeros_like,
 )
 from udfkit.state import BackPropState, UserBackPropState
+from udfkit.user_calls import (
+    call_backward,
+    call_forward,
+    describe,
+    for_user,
+    missing_gradients,
+    must_be_value,
+    wrap_state,
+)
 from udfkit.value import Value
 from udfkit.variable import Constant, Parameter, Variable
 
 if TYPE_CHECKING:
     from udfkit.function import UserFunction
 
-__all__ = ["call_user", "describe", "run_backward", "run_forward"]
-
-
-def call_user(function: UserFunction, phase: str, method: Callable[..., Any], *args: Any) -> Any:
-    """Call user code; its exceptions get a note and pass unchanged."""
-    try:
-        return method(*args)
-    except BaseException as error:
-        kind = type(function).__qualname__
-        called = f"{len(args)} arguments, contract {function.contract!r}"
-        error.add_note(f"in {phase} of user function {function.name!r} ({kind}; {called})")
-        raise
-
-
-def describe(returned: Any) -> str:
-    """Name what user code returned, for error texts."""
-    if isinstance(returned, (list, tuple)):
-        return f"a {type(returned).__name__} of {len(returned)}"
-    return "None" if returned is None else f"a {type(returned).__name__}"
+__all__ = ["check_batch_sizes", "run_backward", "run_forward"]
 
 
 def run_forward(
@@ -62,12 +53,12 @@ def run_forward(
     for variable in asked:
         _must_be_one_of(variable, declared, "output", function)
     wanted = list(declared) if contract_of(function.contract).all_outputs else asked
-    given = [_for_user(function, a, v) for a, v in zip(values, function.inputs, strict=True)]
-    state, results = _call_forward(function, given, wanted, where, retain)
+    given = [for_user(function, a, v) for a, v in zip(values, function.inputs, strict=True)]
+    state, results = call_forward(function, given, wanted, where, retain)
     made = {}
     for variable in wanted:
         origin = f"forward of user function {function.name!r}, output {variable.name!r}"
-        _must_be_value(function, origin, results[variable])
+        must_be_value(function, origin, results[variable])
         returned = Returned(origin, variable)
         made[variable] = output_value(returned, results[variable], values, where)
         for other, value in zip(function.inputs, values, strict=True):
@@ -77,7 +68,7 @@ def run_forward(
         {v: (a._layout, a._sample_shape) for v, a in zip(function.inputs, values, strict=True)},
         {v: (a._layout, a._sample_shape) for v, a in made.items()},
     )
-    kept = _wrap_state(function, state, where, record)
+    kept = wrap_state(function, state, where, record)
     filled = outputs if isinstance(outputs, dict) else {}
     filled.update({variable: made[variable] for variable in asked})
     return kept, filled
@@ -113,13 +104,13 @@ def run_backward(
         )
     record: CallRecord | None = state._record
     roots = _root_values(function, root_gradients, record, state.device())
-    results = _call_backward(function, state, roots, len(root_gradients), requested)
+    results = call_backward(function, state, roots, len(root_gradients), requested)
     made = {}
     for variable in requested:
         layout, sample_shape = record.inputs[variable] if record else (None, None)
         if results[variable] is not None:
             origin = f"backward of user function {function.name!r}, gradient of {variable.name!r}"
-            _must_be_value(function, origin, results[variable])
+            must_be_value(function, origin, results[variable])
             made[variable] = gradient_value(
                 Returned(origin, variable),
                 results[variable],
@@ -128,7 +119,7 @@ def run_backward(
                 state.device(),
             )
         elif layout is None or sample_shape is None:
-            raise _missing_gradients(function, [variable])
+            raise missing_gradients(function, [variable])
         else:
             made[variable] = zeros_like(variable, layout, sample_shape, state.device())
     filled = variables if isinstance(variables, dict) else {}
@@ -144,22 +135,6 @@ def _must_be_one_of(
             f"{variable!r} is no {role} of {function.name!r}: use {role} Variables, which are "
             f"{list(known)}"
         )
-
-
-def _must_be_value(function: UserFunction, origin: str, result: Any) -> None:
-    if not function.as_numpy and not isinstance(result, Value):
-        raise TypeError(
-            f"{origin}: {describe(result)} came, expected a Value, since as_numpy is False: make "
-            f"one with sanitize_batch"
-        )
-
-
-def _for_user(function: UserFunction, value: Value, variable: Variable) -> Any:
-    if not function.as_numpy:
-        return value
-    if function.layout == "ragged" and variable.kind == "sequence":
-        return value.ragged()
-    return value._sequences(variable.kind)
 
 
 def _argument_values(
@@ -193,11 +168,12 @@ def _argument_values(
                 f"make one with sanitize_batch, or call eval"
             )
         values.append(sanitize_batch(variable, value, device=where))
-    _check_batch_sizes(inputs, values)
+    check_batch_sizes(inputs, values)
     return values
 
 
-def _check_batch_sizes(variables: Sequence[Variable], values: list[Value]) -> None:
+def check_batch_sizes(variables: Sequence[Variable], values: list[Value]) -> None:
+    """Raise ValueError unless inputs agree on the batch size, and on lengths of a named axis."""
     sizes = [(v, len(a)) for v, a in zip(variables, values, strict=True) if v.kind != "none"]
     for variable, size in sizes[1:]:
         if size != sizes[0][1]:
@@ -210,118 +186,6 @@ def _check_batch_sizes(variables: Sequence[Variable], values: list[Value]) -> No
         if variable.named_axis is not None:
             other, known = first.setdefault(variable.named_axis, (variable, value))
             check_same_lengths(f"input {variable.name!r}", value, f"input {other.name!r}", known)
-
-
-def _call_forward(
-    function: UserFunction,
-    given: list[Any],
-    wanted: list[Variable],
-    device: DeviceDescriptor,
-    retain: list[Variable],
-) -> tuple[Any, dict[Variable, Any]]:
-    argument = given[0] if len(given) == 1 else tuple(given)
-    where = f"forward of user function {function.name!r}"
-    if len(function.outputs) == 1:
-        returned = call_user(function, "forward", function.forward, argument, device, retain)
-        if not isinstance(returned, tuple) or len(returned) != 2:
-            raise (ValueError if isinstance(returned, tuple) else TypeError)(
-                f"{where} returned {describe(returned)}, expected a tuple of exactly two: "
-                f"return state, result"
-            )
-        state, results = returned[0], {function.outputs[0]: returned[1]}
-        fix = "return state, result"
-    else:
-        results = dict.fromkeys(wanted)
-        state = call_user(function, "forward", function.forward, argument, results, device, retain)
-        _check_keys(results, wanted, function.outputs, where, "output")
-        fix = "set outputs[variable] for each"
-    missing = [variable.name for variable in wanted if results.get(variable) is None]
-    if missing:
-        raise ValueError(f"not all outputs have been provided: {where} left {missing} None; {fix}")
-    return state, results
-
-
-def _wrap_state(
-    function: UserFunction, state: Any, device: DeviceDescriptor, record: CallRecord
-) -> BackPropState:
-    if not isinstance(state, BackPropState):
-        rules = contract_of(function.contract)
-        if not function.as_numpy and not rules.any_state and state is not None:
-            raise ValueError(
-                f"forward of user function {function.name!r} returned the state "
-                f"{describe(state)}; contract {function.contract!r} with as_numpy=False takes a "
-                f"BackPropState or None"
-            )
-        state = UserBackPropState(function, device, state)
-        state._wraps = True
-    state._attach(device, record)
-    return state
-
-
-def _call_backward(
-    function: UserFunction,
-    state: BackPropState,
-    roots: dict[Variable, Value],
-    roots_given: int,
-    requested: list[Variable],
-) -> dict[Variable, Any]:
-    call = Call(
-        inputs=len(function.inputs),
-        inputs_needing_gradient=sum(v.needs_gradient for v in function.inputs),
-        gradients_requested=len(requested),
-        outputs=len(function.outputs),
-        roots_given=roots_given,
-        backward=function.backward,
-    )
-    rules = contract_of(function.contract)
-    gives_variables = rules.gives_variables(call)
-    where = f"backward of user function {function.name!r}"
-    if not gives_variables and len(requested) > 1:
-        raise ValueError(
-            f"{where} was asked for {len(requested)} gradients, "
-            f"{[v.name for v in requested]}, but under contract {function.contract!r} it gets no "
-            f"dict to fill: give it a third argument, backward(state, grad, variables)"
-        )
-    given = {variable: _for_user(function, value, variable) for variable, value in roots.items()}
-    root = next(iter(given.values())) if rules.bare_root(call, gives_variables) else given
-    data = UserBackPropState.data(state) if state._wraps else state
-    if gives_variables:
-        results: dict[Variable, Any] = dict.fromkeys(requested)
-        returned = call_user(function, "backward", function.backward, data, root, results)
-        if returned is not None:
-            raise TypeError(
-                f"{where} returned {describe(returned)}, but it gets a dict to fill: set "
-                f"variables[input] = gradient and return nothing"
-            )
-        _check_keys(results, requested, function.inputs, where, "input")
-    else:
-        results = {requested[0]: call_user(function, "backward", function.backward, data, root)}
-    missing = [variable for variable in requested if results.get(variable) is None]
-    if missing and not rules.missing_is_zero:
-        raise _missing_gradients(function, missing)
-    return {variable: results.get(variable) for variable in requested}
-
-
-def _check_keys(
-    results: dict[Variable, Any],
-    wanted: Sequence[Variable],
-    known: Sequence[Variable],
-    where: str,
-    role: str,
-) -> None:
-    for key in results:
-        if key not in known:
-            raise TypeError(
-                f"{where} set the key {key!r} of type {type(key).__name__}, which is no {role} "
-                f"Variable of it: set self.{role}s[i], here {list(wanted)}"
-            )
-
-
-def _missing_gradients(function: UserFunction, missing: list[Variable]) -> ValueError:
-    return ValueError(
-        f"gradients were not provided for {[v.name for v in missing]} by backward of user function "
-        f"{function.name!r}: set each to a gradient, zeros where there is none"
-    )
 
 
 def _root_values(

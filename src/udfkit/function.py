@@ -9,11 +9,13 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from udfkit.arguments import check_flag, check_name
 from udfkit.contract import contract_of
 from udfkit.device import DeviceDescriptor
-from udfkit.dispatch import call_user, describe, run_backward, run_forward
+from udfkit.dispatch import run_backward, run_forward
 from udfkit.plain import evaluate, gradients
 from udfkit.state import BackPropState
+from udfkit.user_calls import call_user, describe
 from udfkit.value import Value
 from udfkit.variable import Variable
 
@@ -88,9 +90,9 @@ class UserFunction:
         name: str = "",
     ):
         self._inputs = _check_inputs(inputs)
-        self.as_numpy = bool(as_numpy)
+        self.as_numpy = check_flag(as_numpy, "as_numpy")
         self.attributes = dict(attributes or {})
-        self.name = name or f"UserDefinedFunction{next(_numbers)}"
+        self.name = check_name(name) or f"UserDefinedFunction{next(_numbers)}"
         self._outputs: tuple[Variable, ...] | None = None
         rules = contract_of(self.contract)
         if self.layout not in ("list", "ragged"):

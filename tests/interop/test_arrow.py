@@ -7,7 +7,16 @@ import pyarrow as pa
 import pytest
 
 import udfkit
-from interop_batches import FLOATS, LENGTHS, NUMBERS, SHAPES, batch, lists, shares
+from interop_batches import (
+    FLOATS,
+    LENGTHS,
+    NUMBERS,
+    SHAPES,
+    batch,
+    check_that_starts_are_not_lost,
+    lists,
+    shares,
+)
 
 
 def buffer(array: pa.Array) -> np.ndarray:
@@ -110,7 +119,8 @@ def test_values_behind_a_null_are_not_read():
         (pa.array([1, 2]), "list or large_list array of Arrow, not int64"),
         (pa.array([["a"]]), "the lists hold string"),
         (pa.array([[[1], [2, 3]]]), "the lists hold list<"),
-        ([[1]], "not list"),
+        ([[1]], "not a list: make one with pyarrow.array"),
+        (pa.table({"x": [[1]]}), "not a Table: .* one column of a table"),
     ],
 )
 def test_refused(array, text):
@@ -124,3 +134,7 @@ def test_what_arrow_cannot_hold():
     wide = udfkit.Ragged(np.broadcast_to(np.int8(0), (2**31 + 1,)), [0, 2**31 + 1])
     with pytest.raises(ValueError, match="does not fit the 32 bits of a ListArray"):
         wide.to_arrow(large=False)
+
+
+def test_starts_are_not_lost():
+    check_that_starts_are_not_lost("to_arrow")

@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 import udfkit
-from interop_batches import FLOATS, LENGTHS, NUMBERS, SHAPES, batch, lists, shares
+from interop_batches import (
+    FLOATS,
+    LENGTHS,
+    NUMBERS,
+    SHAPES,
+    batch,
+    check_that_starts_are_not_lost,
+    lists,
+    shares,
+)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -79,7 +88,7 @@ def test_nulls():
         (ak.Array([1, 2, 3]), "expected lists of numbers"),
         (ak.Array([[[1, 2], [3]], []]), "every sample of one shape"),
         (ak.Array([{"x": 1}]), "expected lists of numbers"),
-        ([[1, 2]], "expected an awkward Array, not a list"),
+        ([[1, 2]], r"expected an awkward Array, not a list: make one with ak\.Array"),
     ],
 )
 def test_refused(array, text):
@@ -92,3 +101,7 @@ def test_strings_are_refused():
         udfkit.Ragged.from_awkward(ak.Array(["ab", "c"]))
     with pytest.raises(TypeError):
         udfkit.Ragged.from_awkward(ak.Array([["ab"], ["c"]]))
+
+
+def test_starts_are_not_lost():
+    check_that_starts_are_not_lost("to_awkward")

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse
 
 import udfkit
-from interop_batches import LENGTHS
+from interop_batches import LENGTHS, check_that_starts_are_not_lost
 
 
 @pytest.mark.parametrize("lengths", [n for n in LENGTHS if n])
@@ -50,3 +50,7 @@ def test_refused():
         udfkit.Ragged.from_csr(np.eye(2))
     with pytest.raises(ValueError, match="holds samples of rank 1"):
         udfkit.Ragged([1, 2], [0, 2]).to_csr()
+
+
+def test_starts_are_not_lost():
+    check_that_starts_are_not_lost("to_csr")

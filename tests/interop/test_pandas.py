@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import udfkit
-from interop_batches import LENGTHS, SHAPES, batch, lists, shares
+from interop_batches import LENGTHS, SHAPES, batch, check_that_starts_are_not_lost, lists, shares
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -60,9 +60,13 @@ def test_arrow_columns_are_not_copied():
 
 
 def test_refused():
-    with pytest.raises(TypeError, match="expected a pandas Series, not a list"):
+    with pytest.raises(TypeError, match="expected a pandas Series, not a list: pass one column"):
         udfkit.Ragged.from_pandas([[1]])
     with pytest.raises(TypeError, match="dtype int64, expected one array or list a row"):
         udfkit.Ragged.from_pandas(pd.Series([1, 2]))
     with pytest.raises((TypeError, ValueError), match="1"):
         udfkit.Ragged.from_pandas(pd.Series([[1], "text"]))
+
+
+def test_starts_are_not_lost():
+    check_that_starts_are_not_lost("to_pandas")

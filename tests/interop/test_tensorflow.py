@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import udfkit
-from interop_batches import FLOATS, LENGTHS, NUMBERS, SHAPES, batch, lists, shares
+from interop_batches import (
+    FLOATS,
+    LENGTHS,
+    NUMBERS,
+    SHAPES,
+    batch,
+    check_that_starts_are_not_lost,
+    lists,
+    shares,
+)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -45,3 +55,22 @@ def test_refused():
         udfkit.Ragged.from_tensorflow(tf.constant([1]))
     with pytest.raises(TypeError, match="strings"):
         udfkit.Ragged.from_tensorflow(tf.ragged.constant([["a"]]))
+
+
+def test_starts_are_not_lost():
+    check_that_starts_are_not_lost("to_tensorflow")
+
+
+def test_bfloat16_keeps_its_bits():
+    ragged = udfkit.Ragged(np.array([1.5, -0.0, 3.0], ml_dtypes.bfloat16), [0, 2, 3])
+    made = ragged.to_tensorflow()
+    assert made.dtype == tf.bfloat16
+    back = udfkit.Ragged.from_tensorflow(made)
+    assert back.dtype == ml_dtypes.bfloat16
+    assert back.values.tobytes() == ragged.values.tobytes()
+
+
+def test_other_things_are_refused_with_the_cure():
+    for other in (tf.ones((2, 3)), [[1]]):
+        with pytest.raises(TypeError, match=r"expected a tf.RaggedTensor, not .* make one"):
+            udfkit.Ragged.from_tensorflow(other)

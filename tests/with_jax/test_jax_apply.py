@@ -270,7 +270,14 @@ BAD = {
     "no pair": (lambda: random(3, 4, 2), TypeError, "pass \\(padded, lengths\\)"),
     "another rank": (lambda: (random(3), LENGTHS), ValueError, "pair of shapes"),
     "sample shape": (lambda: (random(3, 4, 5), LENGTHS), ValueError, "samples of shape \\(5,\\)"),
-    "count": (lambda: (random(3, 4, 2), LENGTHS[:2]), ValueError, "have shape \\(2,\\), expected"),
+    "count": (
+        lambda: (random(3, 4, 2), LENGTHS[:2]),
+        ValueError,
+        "lengths of shape \\(2,\\), expected",
+    ),
+    "a list": (lambda: [random(3, 4, 2), LENGTHS], TypeError, "is a list: .* as a tuple"),
+    "an array": (lambda: random(3, 4, 2), TypeError, "is an array of shape \\(3, 4, 2\\)"),
+    "complex": (lambda: (random(3, 4, 2) + 1j, LENGTHS), TypeError, "complex64, .*convert it with"),
     "floats": (lambda: (random(3, 4, 2), LENGTHS * 1.0), ValueError, "float32, expected integers"),
 }
 
@@ -284,8 +291,13 @@ def test_bad_input(name):
 
 def test_bad_calls():
     square = adapted.Square([sequences(2, name="x")])
-    with pytest.raises(TypeError, match="takes 1 inputs, \\['x'\\], got 2"):
+    with pytest.raises(TypeError, match=r"takes 1 input\(s\), \['x'\], got 2: .* one tuple"):
         udfkit.jax.apply(square, 1, 2)
+    with pytest.raises(TypeError, match="fn is the class Square, expected a function made of it"):
+        udfkit.jax.apply(adapted.Square, (random(3, 4, 2), LENGTHS))
+    whole = adapted.Square([sequences(2, np.int32, needs_gradient=False)])
+    with pytest.raises(TypeError, match=r"float32, its variable int32.*\.astype\('int32'\)"):
+        udfkit.jax.apply(whole, (random(3, 4, 2), LENGTHS))
     fixed = adapted.Square([sequences(2, name="x", needs_gradient=False)])
     with pytest.raises(ValueError, match=r"gradient by input 'x' .* needs none"):
         jax.grad(lambda x: udfkit.jax.apply(fixed, (x, LENGTHS))[0].sum())(random(3, 4, 2))
@@ -295,6 +307,22 @@ def test_bad_calls():
     shorter = adapted.DropFirst([sequences(2)])
     with pytest.raises(TypeError, match=r"has lengths of its own.*pass \(padded, lengths\)"):
         udfkit.jax.apply(shorter, (random(5, 2), np.array([0, 3, 5])))
+
+
+def test_casts_to_floats_warn_once_and_the_gradient_goes_back():
+    square = adapted.Square([sequences(2)])
+    x = random(3, 4, 2).astype(jnp.float16)
+    run = jax.grad(lambda x: udfkit.jax.apply(square, (x, LENGTHS))[0].sum())
+    with pytest.warns(udfkit.CastWarning, match="dtype float16 are cast to float32"):
+        found = run(x)
+    assert found.dtype == jnp.float16
+    assert jnp.array_equal(found, jnp.where((np.arange(4) < LENGTHS[:, None])[..., None], 2 * x, 0))
+    run(x)
+
+
+def test_offsets_that_leave_values_unused():
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"last offset is 4, .* 5 values"):
+        udfkit.jax.apply(adapted.Square([sequences(2)]), (random(5, 2), np.array([0, 4])))
 
 
 @pytest.mark.parametrize("jit", [True, False])

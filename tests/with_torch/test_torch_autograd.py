@@ -379,7 +379,9 @@ def test_with_copy_a_change_in_place_does_no_harm():
 
 def test_transforms_of_torch_func_are_refused():
     function = adapted.Square([adapted.sequences(2)])
-    with pytest.raises(RuntimeError, match="setup_context"):
-        torch.func.grad(lambda v: udfkit.torch.apply(function, (v, OFFSETS))[0].sum())(
-            torch.zeros(5, 2, dtype=torch.float64)
-        )
+    values = torch.zeros(5, 2, dtype=torch.float64)
+    text = "called inside of torch.vmap or a transform of torch.func"
+    with pytest.raises(RuntimeError, match=text):
+        torch.func.grad(lambda v: udfkit.torch.apply(function, (v, OFFSETS))[0].sum())(values)
+    with pytest.raises(RuntimeError, match=text):
+        torch.vmap(lambda v: udfkit.torch.apply(function, (v, OFFSETS))[0])(values.expand(3, 5, 2))

@@ -37,7 +37,7 @@ BAD = {
     "offsets too short": (
         (VALUES, torch.tensor([0, 2])),
         ValueError,
-        "leaves 1 of 3 values unused",
+        "input 'x': the last offset is 2, but there are 3 values: .* values\\[:2\\]",
     ),
     "no offsets": ((VALUES, torch.tensor([], dtype=torch.int64)), ValueError, "offsets are empty"),
     "float offsets": ((VALUES, torch.tensor([0.0, 3.0])), ValueError, "vector of integers"),
@@ -76,9 +76,20 @@ BAD = {
         ValueError,
         "shape \\(3, 5\\), expected \\(total, 2\\)",
     ),
+    "complex": ((VALUES + 1j, OFFSETS), TypeError, "input 'x' has dtype complex128"),
+    "lengths of floats": (
+        (VALUES.reshape(1, 3, 2), torch.tensor([1.0])),
+        ValueError,
+        "input 'x': lengths are float32",
+    ),
+    "arrays": (
+        (VALUES.numpy(), OFFSETS),
+        TypeError,
+        "tuple of 2 \\(ndarray, Tensor\\).*of tensors",
+    ),
     "sparse": ((VALUES.to_sparse(), OFFSETS), TypeError, "layout torch.sparse_coo"),
-    "meta": ((VALUES.to("meta"), OFFSETS), udfkit.DeviceError, "on meta.*\\.cpu\\(\\)"),
-    "meta offsets": ((VALUES, OFFSETS.to("meta")), udfkit.DeviceError, "on meta: pass them on"),
+    "meta": ((VALUES.to("meta"), OFFSETS), udfkit.DeviceError, "input 'x' is on meta, .* no data"),
+    "meta offsets": ((VALUES, OFFSETS.to("meta")), udfkit.DeviceError, "are on meta, .* no data"),
 }
 
 
@@ -97,8 +108,13 @@ def test_nested_tensors_of_the_other_layout():
 
 def test_bad_calls():
     function = square()
-    with pytest.raises(TypeError, match="takes 1 inputs, \\['x'\\], got 2"):
+    with pytest.raises(TypeError, match=r"takes 1 input\(s\), \['x'\], got 2: .* as one tu"):
         udfkit.torch.apply(function, VALUES, OFFSETS)
+    for call in (udfkit.torch.apply, lambda fn, _: udfkit.torch.Module(fn)):
+        with pytest.raises(TypeError, match="fn is the class Square, expected a function made of"):
+            call(adapted.Square, (VALUES, OFFSETS))
+        with pytest.raises(TypeError, match=r"fn is a function, expected a udfkit.UserFunction"):
+            call(square, (VALUES, OFFSETS))
     with pytest.raises(ValueError, match="out_form is 'padded', expected one of \\['nested', "):
         udfkit.torch.apply(function, (VALUES, OFFSETS), out_form="padded")
     values = torch.zeros(3, dtype=torch.float64)
@@ -270,7 +286,7 @@ def test_module_with_constants_and_unnamed_parameters():
     result, lengths = module((torch.ones(3, 2, dtype=torch.float64), OFFSETS))
     assert lengths.tolist() == [2, 1]
     assert result[1].tolist() == [[3.0, 4.0], [0.0, 0.0]]
-    with pytest.raises(TypeError, match="takes 1 inputs, got 2"):
+    with pytest.raises(TypeError, match=r"takes 1 input\(s\), \['x'\], got 2"):
         module(1, 2)
 
 

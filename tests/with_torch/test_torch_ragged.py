@@ -8,7 +8,15 @@ import pytest
 import torch
 
 import udfkit
-from interop_batches import FLOATS, LENGTHS, SHAPES, batch, lists, shares
+from interop_batches import (
+    FLOATS,
+    LENGTHS,
+    SHAPES,
+    batch,
+    check_that_starts_are_not_lost,
+    lists,
+    shares,
+)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -69,3 +77,7 @@ def test_refused():
         udfkit.Ragged.from_torch(batch([2, 1], (2,)).to_torch().transpose(1, 2))
     with pytest.raises(udfkit.DeviceError, match="on meta"):
         udfkit.Ragged.from_torch(batch([2, 1]).to_torch().to("meta"))
+
+
+def test_starts_are_not_lost():
+    check_that_starts_are_not_lost("to_torch")

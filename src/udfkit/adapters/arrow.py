@@ -31,8 +31,12 @@ def from_arrow(array: Any, nulls: Literal["error", "empty"] = "error") -> Ragged
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if not isinstance(array, (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray)):
-        kind = array.type if isinstance(array, pa.Array) else type(array).__name__
-        raise TypeError(f"expected a list or large_list array of Arrow, not {kind}: cast it first")
+        if isinstance(array, pa.Array):
+            what, cure = array.type, "cast it first"
+        else:
+            what = f"a {type(array).__name__}"
+            cure = "make one with pyarrow.array(...), or pass one column of a table"
+        raise TypeError(f"expected a list or large_list array of Arrow, not {what}: {cure}")
     if array.null_count:
         first = pc.index(array.is_null(), True).as_py()
         if nulls == "error":
@@ -74,7 +78,8 @@ def _samples(values: Any) -> np.ndarray:
     kind = values.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise TypeError(
-            f"the lists hold {kind}, expected numbers or bool, or fixed-size lists of them"
+            f"the lists hold {kind}, expected numbers or bool, or fixed-size lists of them: cast "
+            f"them, for example to pyarrow.list_(pyarrow.float32())"
         )
     flat = values.to_numpy(zero_copy_only=not pa.types.is_boolean(kind))
     return flat.reshape(count, *sizes)

@@ -24,7 +24,9 @@ def from_awkward(array: Any, nulls: Literal["error", "empty"] = "error") -> Ragg
     if nulls not in ("error", "empty"):
         raise ValueError(f"nulls is {nulls!r}, expected 'error' or 'empty'")
     if not isinstance(array, (ak.Array, ak.contents.Content)):
-        raise TypeError(f"expected an awkward Array, not a {type(array).__name__}")
+        raise TypeError(
+            f"expected an awkward Array, not a {type(array).__name__}: make one with ak.Array(...)"
+        )
     layout = ak.to_layout(array)
     if layout.backend.name != "cpu":
         raise TypeError(

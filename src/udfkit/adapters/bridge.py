@@ -1,6 +1,6 @@
 """One forward or backward over flat or padded arrays: the adapters' way into user code.
 
-What user code may return is decided by `udfkit.dispatch` and `udfkit.results`. The usual cases,
+What user code may return is decided by `udfkit.user_calls` and `udfkit.results`. The usual cases,
 where nothing needs a conversion and lengths stay those of an input, are done here without the
 Values in between, which halves the cost of a call on short sequences.
 """
@@ -19,15 +19,7 @@ from udfkit import moves
 from udfkit.adapters.bridge_batches import ArrayBatch, Batch, padded, stored
 from udfkit.contract import Call, contract_of
 from udfkit.device import cpu
-from udfkit.dispatch import (
-    _call_backward,
-    _call_forward,
-    _check_batch_sizes,
-    _missing_gradients,
-    _must_be_value,
-    _wrap_state,
-    call_user,
-)
+from udfkit.dispatch import check_batch_sizes
 from udfkit.function import UserFunction
 from udfkit.kernels import lazy
 from udfkit.layout import Layout
@@ -42,6 +34,14 @@ from udfkit.results import (
     zeros_like,
 )
 from udfkit.rows import read_rows
+from udfkit.user_calls import (
+    call_backward,
+    call_forward,
+    call_user,
+    missing_gradients,
+    must_be_value,
+    wrap_state,
+)
 from udfkit.value import Value
 from udfkit.variable import FreeDimension, Variable
 
@@ -88,13 +88,13 @@ def run_forward(
         state, values = function._forward([batch.value(copy) for batch in inputs])
         return state, [stored(values[v], layouts, pad) for v in function.outputs]
     if len(inputs) > 1:
-        _check_batch_sizes(function.inputs, cast(list[Value], inputs))
+        check_batch_sizes(function.inputs, cast(list[Value], inputs))
     given = [_for_user(function, batch, copy) for batch in inputs]
     declared = function.outputs
-    state, results = _call_forward(function, given, list(declared), _CPU, [])
+    state, results = call_forward(function, given, list(declared), _CPU, [])
     made = [checked_output(function, v, results[v], inputs, copy, pad) for v in declared]
     if not function.as_numpy:
-        state = _wrap_state(function, state, _CPU, _NO_RECORD)
+        state = wrap_state(function, state, _CPU, _NO_RECORD)
     return state, made
 
 
@@ -144,8 +144,8 @@ def run_backward(
             stored(found[v], [inputs[k].layout], inputs[k].padded)
             for k, v in zip(wanted, requested, strict=True)
         ]
-    wrapped = _wrap_state(function, state, _CPU, _NO_RECORD)
-    results = _call_backward(function, wrapped, values, given, requested)
+    wrapped = wrap_state(function, state, _CPU, _NO_RECORD)
+    results = call_backward(function, wrapped, values, given, requested)
     return [
         checked_gradient(function, k, results[variable], inputs, roots, copy)
         for k, variable in zip(wanted, requested, strict=True)
@@ -169,7 +169,7 @@ def raise_for_returned(function: UserFunction, returned: Any) -> NoReturn:
     TypeError, ValueError
         When it is no tuple of a state and a result.
     """
-    _call_forward(_Replay(function, returned), [None], list(function.outputs), _CPU, [])  # type: ignore[arg-type]
+    call_forward(_Replay(function, returned), [None], list(function.outputs), _CPU, [])  # type: ignore[arg-type]
     raise AssertionError(returned)
 
 
@@ -218,7 +218,7 @@ def checked_output(
         made = _plain(variable, variable.shape, result, layouts, pad, None if copy else inputs)
     if made is None or (variable.kind == "batch" and made.layout.count != _batch_size(inputs)):
         origin = f"forward of user function {function.name!r}, output {variable.name!r}"
-        _must_be_value(function, origin, result)
+        must_be_value(function, origin, result)
         values = [batch.value(copy=False) for batch in inputs]
         value = output_value(Returned(origin, variable), result, values, _CPU)
         made = stored(value, layouts, pad)
@@ -251,14 +251,14 @@ def checked_gradient(
     layout, shape = batch.layout, batch.sample_shape
     if result is None:
         if not contract_of(function.contract).missing_is_zero:
-            raise _missing_gradients(function, [variable])
+            raise missing_gradients(function, [variable])
         return stored(zeros_like(variable, layout, shape, _CPU), [layout], batch.padded)
     made = None
     if function.as_numpy:
         made = _plain(variable, shape, result, [layout], batch.padded, None if copy else roots)
     if made is None or made.layout.count != layout.count:
         origin = f"backward of user function {function.name!r}, gradient of {variable.name!r}"
-        _must_be_value(function, origin, result)
+        must_be_value(function, origin, result)
         value = gradient_value(Returned(origin, variable), result, layout, shape, _CPU)
         return stored(value, [layout], batch.padded)
     return made
@@ -280,7 +280,8 @@ def _plain(
     if type(result) is list and variable.kind == "sequence":
         return _plain_list(variable.dtype, shape, result, layouts, pad)
     if type(result) is Ragged and variable.kind == "sequence":
-        if result.dtype != variable.dtype or _differ(shape, result.sample_shape):
+        fits = result._gpu is None and result.dtype == variable.dtype
+        if not fits or _differ(shape, result.sample_shape):
             return None
         ends = result._offsets
         for layout in layouts:
@@ -361,7 +362,8 @@ def _for_user(function: UserFunction, batch: Batch, copy: bool) -> Any:
     if layout.kind != "sequence":
         return batch.flat(copy) if copy else _read_only(batch.flat(copy))
     if function.layout == "ragged":
-        return Ragged._trusted(batch.flat(copy), layout.offsets, None)
+        starts = None if layout.all_new else layout.starts
+        return Ragged._trusted(batch.flat(copy), layout.offsets, starts)
     if copy or not layout.contiguous:
         return _copied_list(layout, batch)
     array = _read_only(batch.array)

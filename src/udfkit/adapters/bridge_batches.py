@@ -11,9 +11,19 @@ from udfkit import moves
 from udfkit.device import cpu
 from udfkit.kernels import lazy
 from udfkit.layout import Layout
+from udfkit.ragged import _check_offsets
 from udfkit.value import Value
 
-__all__ = ["ArrayBatch", "Batch", "layout_at", "padded", "stored"]
+__all__ = [
+    "ArrayBatch",
+    "Batch",
+    "check_starts_fit",
+    "in_cells",
+    "layout_at",
+    "layout_of_offsets",
+    "padded",
+    "stored",
+]
 
 cpu_extents = lazy("cpu_extents", globals())
 pyobjects = lazy("pyobjects", globals())
@@ -120,6 +130,28 @@ def layout_at(address: int, count: int, limit: int, offsets: bool) -> Layout | N
     return made
 
 
+def layout_of_offsets(numbers: np.ndarray, total: int) -> Layout:
+    """Return the layout of offsets of any integer dtype over ``total`` samples.
+
+    Raises
+    ------
+    TypeError, ValueError
+        When they are no offsets of so many samples, with the position.
+    """
+    layout = None
+    if len(numbers) and numbers.dtype == _INT64 and numbers.flags.c_contiguous:
+        layout = layout_at(pyobjects.address(numbers), len(numbers) - 1, total, offsets=True)
+    if layout is not None:
+        return layout
+    checked = _check_offsets(numbers, total, trim=True)
+    if checked[-1] != total:
+        raise ValueError(
+            f"the last offset is {checked[-1]}, but there are {total} values: pass those in front "
+            f"of it only, values[:{checked[-1]}]"
+        )
+    return Layout.of_lengths(np.diff(checked))
+
+
 def padded(flat: np.ndarray, layout: Layout) -> np.ndarray:
     """Return flat samples in the cells of a layout."""
     if layout.contiguous:
@@ -138,5 +170,27 @@ def stored(value: Value, layouts: Sequence[Layout], pad: bool) -> ArrayBatch:
             layout = other
             break
     else:
-        layout = Layout.of_lengths(layout.lengths)
+        layout = Layout.of_lengths(layout.lengths, layout._starts)
     return ArrayBatch(layout, pad, padded(flat, layout) if pad else flat)
+
+
+def in_cells(batch: Batch, layout: Layout) -> Batch:
+    """Return a batch in the cells, and with the starts, of another layout of equal lengths."""
+    if batch.layout is layout:
+        return batch
+    array = padded(batch.flat(copy=False), layout) if batch.padded else batch.array
+    return ArrayBatch(layout, batch.padded, array)
+
+
+def check_starts_fit(layout: Layout, form: str, origin: str, cure: str) -> None:
+    """Raise ValueError for sequences that continue, unless the form is a mask, which can say so."""
+    if layout.kind != "sequence" or layout.all_new:
+        return
+    # A mask has no cell for an empty sequence.
+    lost = ~layout.starts & ((layout.lengths == 0) | (form != "mask"))
+    if lost.any():
+        raise ValueError(
+            f"{origin}: sequence {int(lost.argmax())} continues one of the batch before, which the "
+            f"form {form!r} cannot say: {cure}, or give the input a mask of bool, by which all "
+            f"sequences are new"
+        )

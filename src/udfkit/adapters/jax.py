@@ -8,11 +8,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from udfkit.adapters.arguments import all_inputs
 from udfkit.adapters.jax_host import PADDED, Borders, Host, Output
+from udfkit.casting import warn_cast
 from udfkit.errors import shape_text
 from udfkit.function import UserFunction
-from udfkit.variable import Constant, FreeDimension, Parameter, Variable
+from udfkit.variable import FreeDimension, Variable
 
 __all__ = ["apply"]
 
@@ -47,13 +50,14 @@ def apply(fn: UserFunction, *inputs: Any, copy: bool = True) -> Any:
         The output, a sequence in the form of the first sequence input; a tuple of outputs when the
         function declares several. An output on the sequence axis of an input has the lengths of
         that input. One on another axis has lengths of its own, up to T of the first sequence input.
+        Where a sequence continues one of the batch before, that input must have a mask.
 
     Raises
     ------
     TypeError, ValueError
         When shapes or dtypes do not fit, at the time of tracing. What is wrong with lengths, and
-        what user code raises, is seen when the computation runs; under `jax.jit` as JAX's runtime
-        error, with the text of the original one.
+        what user code raises, is seen when the computation runs, as JAX's runtime error, which
+        holds the text of the original one.
 
     Examples
     --------
@@ -72,11 +76,9 @@ def apply(fn: UserFunction, *inputs: Any, copy: bool = True) -> Any:
     >>> jax.jit(jax.grad(loss))(jnp.ones((2, 3)), jnp.array([3, 1])).tolist()
     [[2.0, 2.0, 2.0], [2.0, 0.0, 0.0]]
     """
-    variables = fn.inputs
-    if len(inputs) != len(variables):
-        inputs = _all_inputs(fn, inputs)
+    arguments = all_inputs(fn, inputs, np.asarray)
     arrays, extents, forms = [], [], []
-    for variable, given in zip(variables, inputs, strict=True):
+    for variable, given in zip(fn.inputs, arguments, strict=True):
         array, extent, form = _read(variable, given)
         arrays.append(array)
         extents.append(extent)
@@ -96,18 +98,6 @@ def apply(fn: UserFunction, *inputs: Any, copy: bool = True) -> Any:
     return finished[0] if len(finished) == 1 else tuple(finished)
 
 
-def _all_inputs(fn: UserFunction, inputs: Sequence[Any]) -> tuple[Any, ...]:
-    fed = [v for v in fn.inputs if not isinstance(v, (Parameter, Constant))]
-    if len(inputs) != len(fed):
-        raise TypeError(
-            f"{fn.name!r} takes {len(fed)} inputs, {[v.name for v in fed]}, got {len(inputs)}"
-        )
-    given = iter(inputs)
-    return tuple(
-        [v.value if isinstance(v, (Parameter, Constant)) else next(given) for v in fn.inputs]
-    )
-
-
 def _read(variable: Variable, given: Any) -> tuple[Any, Any, str]:
     """Return the array, the lengths, mask or offsets, and the form of one argument."""
     if variable.kind != "sequence":
@@ -120,8 +110,8 @@ def _read(variable: Variable, given: Any) -> tuple[Any, Any, str]:
         return array, jnp.zeros(0, jnp.int32), "plain"
     if not isinstance(given, tuple) or len(given) != 2:
         raise TypeError(
-            f"input {variable.name!r} is a {type(given).__name__}: pass (padded, lengths), "
-            f"(padded, mask) or (values, offsets)"
+            f"input {variable.name!r} is {_describe_argument(given)}: pass (padded, lengths), "
+            f"(padded, mask) or (values, offsets), as a tuple"
         )
     extent = jnp.asarray(given[1])
     rank = jnp.ndim(given[0]) - len(variable.shape)
@@ -142,10 +132,16 @@ def _read(variable: Variable, given: Any) -> tuple[Any, Any, str]:
     wanted = {"lengths": array.shape[:1], "mask": array.shape[:2]}.get(form, extent.shape)
     if extent.shape != wanted or (form == "offsets" and not extent.shape[0]):
         raise ValueError(
-            f"the {form} of input {variable.name!r} have shape {shape_text(extent.shape)}, "
+            f"input {variable.name!r}: {form} of shape {shape_text(extent.shape)}, "
             f"expected {shape_text(wanted) if form != 'offsets' else '(B + 1,)'}"
         )
     return array, extent, form
+
+
+def _describe_argument(given: Any) -> str:
+    if isinstance(given, (jax.Array, np.ndarray)):
+        return f"an array of shape {shape_text(given.shape)}"
+    return f"a {type(given).__name__}"
 
 
 def _array(variable: Variable, given: Any, axes: int) -> Any:
@@ -156,7 +152,17 @@ def _array(variable: Variable, given: Any, axes: int) -> Any:
             f"{shape_text(variable.shape)}"
         )
     _check_dtype(variable)
-    return jnp.asarray(given).astype(variable.dtype)
+    array = jnp.asarray(given)
+    if array.dtype == variable.dtype:
+        return array
+    if not variable.is_floating or jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise TypeError(
+            f"input {variable.name!r} is {array.dtype}, its variable {variable.dtype}, and what "
+            f"values such a cast changes is not known beforehand: convert it with "
+            f".astype({variable.dtype.name!r})"
+        )
+    warn_cast(variable, np.dtype(array.dtype))
+    return array.astype(variable.dtype)
 
 
 def _check_dtype(variable: Variable) -> None:

@@ -8,12 +8,18 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from udfkit.adapters.arguments import named
 from udfkit.adapters.bridge import run_backward, run_forward
-from udfkit.adapters.bridge_batches import ArrayBatch, layout_at, padded
+from udfkit.adapters.bridge_batches import (
+    ArrayBatch,
+    check_starts_fit,
+    in_cells,
+    layout_at,
+    layout_of_offsets,
+)
 from udfkit.function import UserFunction
 from udfkit.kernels import lazy
 from udfkit.layout import Layout, read_layout
-from udfkit.ragged import _check_offsets
 from udfkit.variable import Variable
 
 __all__ = ["PADDED", "Borders", "Host", "Output"]
@@ -107,40 +113,61 @@ class Host:
         """Run forward; return the outputs, and the lengths or masks of those that have new ones."""
         _, batches, outputs = self._run(arrays, extents)
         made, new = [], []
-        for batch, output, variable in zip(outputs, self.outputs, self.fn.outputs, strict=True):
-            array, extent = batch.array, np.zeros((), bool if self.form == "mask" else np.int32)
-            if output.is_new:
-                steps = arrays[output.source].shape[1]
-                array, extent = self._fitted(variable, batch, steps)
-            elif output.source >= 0 and batch.layout is not batches[output.source].layout:
-                array = self._moved(variable, batch, batches[output.source].layout)
-            made.append(array)
+        for k, (batch, output) in enumerate(zip(outputs, self.outputs, strict=True)):
+            extent = np.zeros((), bool if self.form == "mask" else np.int32)
+            if output.source >= 0:
+                form = "mask of bool" if output.is_new and self.form == "mask" else self.form
+                cure = "pass the first sequence input with a mask"
+                check_starts_fit(batch.layout, form, self._origin(k), cure)
+                layout = self._layout_of(k, batch.layout, batches[output.source].layout)
+                batch = in_cells(batch, layout)
+                if output.is_new:
+                    mask = self.form == "mask"
+                    extent = layout.mask != 0 if mask else layout.lengths.astype(np.int32)
+            elif batch.layout.kind == "batch":
+                self._check_rows(k, batch.layout.count, self._batch_size(arrays, extents))
+            made.append(batch.array)
             new.append(extent)
         return made, new
 
-    def _moved(self, variable: Variable, batch: ArrayBatch, layout: Layout) -> np.ndarray:
-        """Return an output in the cells of its source, whose lengths it must have."""
-        if not batch.layout.same_lengths(layout):
+    def _origin(self, k: int) -> str:
+        return f"output {self.fn.outputs[k].name!r} of {self.fn.name!r}"
+
+    def _layout_of(self, k: int, made: Layout, source: Layout) -> Layout:
+        """Return where the samples of an output go, by what JAX was told of it.
+
+        Raises
+        ------
+        ValueError
+            When they do not fit there.
+        """
+        lengths, layout = made.lengths, source
+        if self.outputs[k].is_new:
+            if len(lengths) and lengths.max() > source.steps:
+                j = int(np.argmax(lengths > source.steps))
+                raise ValueError(
+                    f"{self._origin(k)}: sequence {j} has length {lengths[j]}, but the padded data "
+                    f"of the first sequence input has T={source.steps}: pad the input further"
+                )
+            layout = Layout.of_lengths(lengths, None, source.steps)
+        elif not made.same_lengths(source):
             raise ValueError(
-                f"output {variable.name!r} of {self.fn.name!r} is declared on the sequence axis of "
-                f"an input, but has other lengths, which JAX cannot know beforehand: declare it on "
+                f"{self._origin(k)} is declared on the sequence axis of an input, but has other "
+                f"lengths, which JAX cannot know beforehand: declare it on "
                 f"udfkit.Axis.new_unique_dynamic_axis(...), and pass padded data"
             )
-        flat = batch.flat(copy=False)
-        return padded(flat, layout) if self.pad else flat
+        elif self.form == "lengths" and not source.contiguous:
+            layout = Layout.of_lengths(lengths, None, source.steps)
+        self._check_rows(k, layout.rows, source.rows)
+        return layout
 
-    def _fitted(self, variable: Variable, batch: ArrayBatch, steps: int) -> Any:
-        lengths = batch.layout.lengths
-        if len(lengths) and lengths.max() > steps:
-            k = int(np.argmax(lengths > steps))
+    def _check_rows(self, k: int, count: int, rows: int) -> None:
+        if count != rows:
             raise ValueError(
-                f"output {variable.name!r} of {self.fn.name!r}: sequence {k} has length "
-                f"{lengths[k]}, but the padded data of the first sequence input has T={steps}: pad "
-                f"the input further"
+                f"{self._origin(k)} has {count} sequences, but JAX expects one for each of the "
+                f"{rows} rows: a mask with several sequences in a row goes in and out as a mask "
+                f"only, for outputs on the sequence axis of its input"
             )
-        layout = Layout.of_lengths(lengths, None, steps)
-        array = padded(batch.flat(copy=False), layout)
-        return array, layout.mask != 0 if self.form == "mask" else lengths.astype(np.int32)
 
     def backward(
         self,
@@ -151,21 +178,16 @@ class Host:
     ) -> Any:
         """Run forward again, then backward; return the gradients of the inputs in ``wanted``."""
         state, batches, outputs = self._run(arrays, extents)
-        for batch, output, cotangent in zip(outputs, self.outputs, cotangents, strict=True):
+        for k, (batch, cotangent) in enumerate(zip(outputs, cotangents, strict=True)):
+            output = self.outputs[k]
             if cotangent is None:
                 batch.array = None
                 continue
-            if self.pad and output.source >= 0:
-                source = batches[output.source].layout
-                layout = (
-                    source
-                    if not output.is_new
-                    else Layout.of_lengths(
-                        batch.layout.lengths, None, arrays[output.source].shape[1]
-                    )
-                )
-                batch.layout = layout
-            batch.array = np.ascontiguousarray(cotangent)
+            cells = batch.layout
+            if output.source >= 0:
+                cells = self._layout_of(k, cells, batches[output.source].layout)
+            given = ArrayBatch(cells, batch.padded, np.asarray(cotangent, order="C"))
+            outputs[k] = in_cells(given, batch.layout)
         made = run_backward(self.fn, state, batches, outputs, wanted, self.copy)
         return [batch.array for batch in made]
 
@@ -177,13 +199,11 @@ def _batch(variable: Variable, form: str, array: Any, extent: Any) -> ArrayBatch
         layout = Layout.of_batch(len(array)) if batch_only else Layout.without_axes()
         return ArrayBatch(layout, False, array)
     if form == "mask":
-        return ArrayBatch(read_layout(array, extent, None, None), True, array)
+        layout = named(variable, read_layout, array, extent, None, None)
+        return ArrayBatch(layout, True, array)
     numbers = np.ascontiguousarray(extent, np.int64)
-    address = pyobjects.address(numbers)
-    if form == "lengths":
-        found = layout_at(address, len(numbers), array.shape[1], offsets=False)
-        return ArrayBatch(found or read_layout(array, None, extent, None), True, array)
-    found = layout_at(address, len(numbers) - 1, len(array), offsets=True)
-    if found is None:
-        _check_offsets(extent, len(array), trim=False)
-    return ArrayBatch(found or Layout.of_lengths(np.diff(numbers)), False, array)
+    if form == "offsets":
+        return ArrayBatch(named(variable, layout_of_offsets, numbers, len(array)), False, array)
+    found = layout_at(pyobjects.address(numbers), len(numbers), array.shape[1], offsets=False)
+    layout = found or named(variable, read_layout, array, None, numbers, None)
+    return ArrayBatch(layout, True, array)

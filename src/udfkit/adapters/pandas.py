@@ -28,7 +28,9 @@ def from_pandas(
     if nulls not in ("error", "empty"):
         raise ValueError(f"nulls is {nulls!r}, expected 'error' or 'empty'")
     if not isinstance(column, pd.Series):
-        raise TypeError(f"expected a pandas Series, not a {type(column).__name__}")
+        raise TypeError(
+            f"expected a pandas Series, not a {type(column).__name__}: pass one column, df['name']"
+        )
     if isinstance(column.dtype, pd.ArrowDtype):
         found: Ragged = import_module("udfkit.adapters.arrow").from_arrow(
             column.array.__arrow_array__(), nulls

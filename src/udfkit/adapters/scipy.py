@@ -35,7 +35,10 @@ def from_csr(matrices: Any, dtype: Any = None) -> Ragged:
             f"expected a list of CSR matrices, one a sequence, not a {type(matrices).__name__}"
         )
     if not matrices:
-        raise ValueError("the list of CSR matrices is empty: the number of columns is not known")
+        raise ValueError(
+            "the list of CSR matrices is empty: the number of columns is not known: "
+            "make udfkit.Ragged(np.empty((0, columns)), [0])"
+        )
     if dtype is None:
         dtype = np.result_type(*[matrix.dtype for matrix in matrices if hasattr(matrix, "dtype")])
     samples, lengths = read_csr(matrices, (FreeDimension,), check_dtype(dtype), None)

@@ -23,7 +23,10 @@ def from_tensorflow(ragged: Any) -> Ragged:
     [[1, 2], [], [3]]
     """
     if not isinstance(ragged, tf.RaggedTensor):
-        raise TypeError(f"expected a tf.RaggedTensor, not a {type(ragged).__name__}")
+        raise TypeError(
+            f"expected a tf.RaggedTensor, not a {type(ragged).__name__}: make one, such as with "
+            f"tf.RaggedTensor.from_row_splits or tf.RaggedTensor.from_tensor"
+        )
     if ragged.ragged_rank != 1:
         raise TypeError(
             f"the RaggedTensor has ragged_rank {ragged.ragged_rank}, expected 1: every sample must "
@@ -33,6 +36,9 @@ def from_tensorflow(ragged: Any) -> Ragged:
         raise TypeError("the RaggedTensor is symbolic: call this outside of tf.function")
     if ragged.values.dtype == tf.string:
         raise TypeError("the RaggedTensor holds strings, expected numbers or bool")
+    if ragged.values.dtype == tf.bfloat16:
+        # The buffer protocol has no name for it.
+        return Ragged(ragged.values.numpy(), ragged.row_splits.numpy())
     return Ragged(np.asarray(memoryview(ragged.values)), ragged.row_splits.numpy())
 
 

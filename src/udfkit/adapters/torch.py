@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from udfkit.adapters.arguments import all_inputs, check_function, wrong_count
 from udfkit.adapters.torch_call import Differentiable, GeneralCall
 from udfkit.adapters.torch_compile import outputs_of, plan_of
 from udfkit.adapters.torch_forms import FORMS, Form, array_of, read, tensor_of
@@ -16,6 +17,8 @@ from udfkit.function import UserFunction
 from udfkit.variable import Constant, Parameter
 
 __all__ = ["Module", "apply"]
+
+_transform = getattr(torch._C._functorch, "peek_interpreter_stack", lambda: None)
 
 
 def apply(fn: UserFunction, *inputs: Any, out_form: str | None = None, copy: bool = True) -> Any:
@@ -32,7 +35,9 @@ def apply(fn: UserFunction, *inputs: Any, out_form: str | None = None, copy: boo
         without gradient.
     out_form : {'nested', 'lengths', 'mask', 'offsets', 'packed'}, optional
         The form in which sequences come out; by default that of the first sequence input, or
-        ``'offsets'`` when there is none.
+        ``'offsets'`` when there is none. Only ``'mask'`` can say that a sequence continues one of
+        the batch before (a mask of integers whose first valid cell is 1); another form is an error
+        then.
     copy : bool, default True
         False lets user code see the memory of the tensors (read-only), and hands out what it
         returns without copying where that is one block of its own: the ``values`` of a Ragged, or
@@ -50,8 +55,10 @@ def apply(fn: UserFunction, *inputs: Any, out_form: str | None = None, copy: boo
     TypeError, ValueError
         When an input does not fit its variable; when a tensor requires a gradient and its variable
         needs none; and what user code raises, unchanged.
+    RuntimeError
+        Inside of `torch.vmap` and the transforms of `torch.func`.
     DeviceError
-        For tensors that are not on the CPU.
+        For tensors that are neither on the CPU nor on a CUDA device, or not all on one.
 
     Examples
     --------
@@ -73,28 +80,42 @@ def apply(fn: UserFunction, *inputs: Any, out_form: str | None = None, copy: boo
     """
     if torch.compiler.is_compiling():
         return _traced(fn, inputs, out_form, copy)
+    if _transform() is not None:
+        raise RuntimeError(
+            f"{fn.name!r} was called inside of torch.vmap or a transform of torch.func, which give "
+            f"tensors without memory: call it outside of them, on the whole batch at once"
+        )
     if copy and out_form is None and len(inputs) == 1:
         short = apply_short(fn, inputs[0])
         if short is not None:
             return short
-    quietly = torch.is_autocast_enabled("cpu")
-    variables = fn._inputs
-    if len(inputs) != len(variables):
-        inputs = tuple(_all_inputs(fn, inputs))
-    forms = [read(v, x, quietly) for v, x in zip(variables, inputs, strict=True)]
+    arguments = all_inputs(fn, inputs, lambda value: _tensor_like(value, inputs))
+    forms = [read(v, x) for v, x in zip(fn._inputs, arguments, strict=True)]
     form = out_form
     if form is None:
         form = next((form.kind for form in forms if form.kind != "plain"), "offsets")
     elif form not in FORMS:
         raise ValueError(f"out_form is {out_form!r}, expected one of {list(FORMS)}")
     call = GeneralCall(fn, forms, form, copy)
+    tensors = [form.tensor for form in forms]
+    if not all(tensor.is_cpu for tensor in tensors):
+        call, tensors = _on_device(fn, forms, form, copy)
     if torch.is_grad_enabled() and _any_gradient(fn, forms):
-        made = Differentiable.apply(call, *[form.tensor for form in forms])[:-1]
+        made = Differentiable.apply(call, *tensors)[:-1]
     else:
-        made = call.forward()
+        made = call.forward(*tensors)
         made = made if type(made) is tuple else (made,)
     outputs = tuple([call.finish(k, tensor) for k, tensor in enumerate(made)])
     return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _on_device(
+    fn: UserFunction, forms: list[Form], out_form: str, copy: bool
+) -> tuple[GeneralCall, list[torch.Tensor]]:
+    from udfkit.adapters.torch_device import DeviceCall, flat_tensors  # for machines with a GPU
+
+    device, tensors = flat_tensors(fn, forms)
+    return DeviceCall(fn, forms, out_form, copy, device), tensors
 
 
 def _traced(fn: UserFunction, inputs: Sequence[Any], out_form: str | None, copy: bool) -> Any:
@@ -118,19 +139,14 @@ def _eager(fn: UserFunction, *inputs: Any, out_form: str | None, copy: bool) -> 
     return apply(fn, *inputs, out_form=out_form, copy=copy)
 
 
-def _all_inputs(fn: UserFunction, inputs: Sequence[Any]) -> Sequence[Any]:
-    """Return one argument an input; left out Parameters and Constants have their own values."""
-    variables = fn.inputs
-    fed = [v for v in variables if not isinstance(v, (Parameter, Constant))]
-    if len(inputs) != len(fed):
-        raise TypeError(
-            f"{fn.name!r} takes {len(fed)} inputs, {[v.name for v in fed]}, got {len(inputs)}"
-        )
-    given = iter(inputs)
-    return [
-        tensor_of(np.array(v.value)) if isinstance(v, (Parameter, Constant)) else next(given)
-        for v in variables
-    ]
+def _tensor_like(value: Any, inputs: Sequence[Any]) -> torch.Tensor:
+    """Return a value as a tensor on the device of the first of the inputs."""
+    made = tensor_of(np.array(value))
+    for given in inputs:
+        tensor = given[0] if isinstance(given, tuple) and given else given
+        if isinstance(tensor, torch.Tensor):
+            return made.to(tensor.device)
+    return made
 
 
 def _any_gradient(fn: UserFunction, forms: Sequence[Form]) -> bool:
@@ -190,6 +206,7 @@ class Module(torch.nn.Module):
 
     def __init__(self, fn: UserFunction, *, out_form: str | None = None, copy: bool = True):
         super().__init__()
+        check_function(fn)
         self.fn = fn
         self.out_form = out_form
         self.copy = copy
@@ -213,9 +230,8 @@ class Module(torch.nn.Module):
     def forward(self, *inputs: Any) -> Any:
         """Call the function; one argument an input that is no Parameter or Constant, in order."""
         if len(self._names) != len(inputs):
-            fed = self._names.count(None)
-            if fed != len(inputs):
-                raise TypeError(f"{self.fn.name!r} takes {fed} inputs, got {len(inputs)}")
+            if self._names.count(None) != len(inputs):
+                raise wrong_count(self.fn, len(inputs))
             given = iter(inputs)
             inputs = tuple(
                 [next(given) if name is None else getattr(self, name) for name in self._names]
@@ -227,7 +243,7 @@ class Module(torch.nn.Module):
         for variable, name in zip(self.fn.inputs, self._names, strict=True):
             if isinstance(variable, Parameter):
                 assert name is not None  # noqa: S101
-                variable.value = array_of(getattr(self, name).detach(), variable.dtype)
+                variable.value = array_of(getattr(self, name).detach().cpu(), variable.dtype)
 
     def extra_repr(self) -> str:
         """Name the function and its inputs."""

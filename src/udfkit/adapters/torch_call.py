@@ -10,11 +10,15 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from udfkit.adapters.bridge import run_backward, run_forward
-from udfkit.adapters.torch_forms import PADDED, Form, make, packing, tensor_of
+from udfkit.adapters.bridge_batches import Batch, check_starts_fit, in_cells
+from udfkit.adapters.torch_forms import PADDED, Form, make, tensor_of
+from udfkit.adapters.torch_packed import packing
 from udfkit.function import UserFunction
 from udfkit.layout import Layout
 
-__all__ = ["Differentiable", "GeneralCall"]
+__all__ = ["ASK_FOR_MASK", "Differentiable", "GeneralCall"]
+
+ASK_FOR_MASK = "ask for out_form='mask'"
 
 
 class GeneralCall:
@@ -25,10 +29,12 @@ class GeneralCall:
     state : object
         What user code's forward returned for its backward.
     outputs : list of ArrayBatch
-        Without their arrays.
+        Without their arrays, in the cells of their forms.
+    layouts : list of Layout
+        The cells in which user code gets the gradients of the outputs.
     """
 
-    __slots__ = ("copy", "fn", "inputs", "out_form", "outputs", "packings", "state")
+    __slots__ = ("copy", "fn", "inputs", "layouts", "out_form", "outputs", "packings", "state")
 
     is_short = False
 
@@ -44,17 +50,27 @@ class GeneralCall:
         """Run user code; return a tensor, or a tuple of them."""
         pad = self.out_form in PADDED
         batches = [form.samples() for form in self.inputs]
-        self.state, outputs = run_forward(self.fn, batches, self.copy, pad)
+        self.state, results = run_forward(self.fn, batches, self.copy, pad)
         for form in self.inputs:
             form.tensor = None
         made = []
-        for k, batch in enumerate(outputs):
+        self.layouts = [batch.layout for batch in results]
+        self.outputs = [self._in_form(k, batch) for k, batch in enumerate(results)]
+        for k, batch in enumerate(self.outputs):
             array, batch.array = batch.array, None
             if self.out_form == "packed" and batch.layout.kind == "sequence":
                 array = self._packed(k, batch.layout, array)
             made.append(tensor_of(array))
-        self.outputs = outputs
         return made[0] if len(made) == 1 else tuple(made)
+
+    def _in_form(self, k: int, batch: Batch) -> Batch:
+        """Return output ``k`` in cells that the form it comes out in can tell of."""
+        origin = f"output {self.fn.outputs[k].name!r} of {self.fn.name!r}"
+        layout = batch.layout
+        check_starts_fit(layout, self.out_form, origin, ASK_FOR_MASK)
+        if self.out_form == "lengths" and not layout.contiguous:
+            return in_cells(batch, Layout.of_lengths(layout.lengths))
+        return batch
 
     def _packed(self, k: int, layout: Layout, flat: np.ndarray) -> np.ndarray:
         for form in self.inputs:
@@ -99,7 +115,10 @@ class GeneralCall:
                 zip(gradients, self.outputs, self.fn.outputs, strict=True)
             )
         ]
-        batches = [root.samples() if root.is_there else root for root in roots]
+        batches = [
+            in_cells(root.samples(), layout) if root.is_there else root
+            for root, layout in zip(roots, self.layouts, strict=True)
+        ]
         wanted = [k for k, flag in enumerate(needed) if flag]
         found: list[torch.Tensor | None] = [None] * len(needed)
         made = run_backward(self.fn, state, self.inputs, batches, wanted, self.copy)

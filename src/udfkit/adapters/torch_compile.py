@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from udfkit.adapters.bridge_batches import Batch, in_cells
 from udfkit.adapters.torch_call import GeneralCall
 from udfkit.adapters.torch_forms import PADDED, Form, read, torch_dtype
 from udfkit.function import UserFunction
@@ -92,9 +93,32 @@ def _forms(
     fn: UserFunction, tensors: Sequence[torch.Tensor], extents: Sequence[torch.Tensor]
 ) -> list[Form]:
     return [
-        read(variable, (tensor, extent) if variable.kind == "sequence" else tensor, quietly=False)
+        read(variable, (tensor, extent) if variable.kind == "sequence" else tensor)
         for variable, tensor, extent in zip(fn.inputs, tensors, extents, strict=True)
     ]
+
+
+class _GraphCall(GeneralCall):
+    """A call whose outputs are in the cells of the inputs that are their sources in the graph."""
+
+    __slots__ = ("sources",)
+
+    def __init__(self, fn: UserFunction, inputs: list[Form], sources: Sequence[int], padded: bool):
+        super().__init__(fn, inputs, "mask" if padded else "offsets", copy=True)
+        self.sources = sources
+
+    def _in_form(self, k: int, batch: Batch) -> Batch:
+        if self.sources[k] < 0:
+            return batch
+        source = self.inputs[self.sources[k]].layout
+        if not batch.layout.same_lengths(source):
+            raise RuntimeError(
+                f"output {self.fn.outputs[k].name!r} of {self.fn.name!r} is declared on the "
+                f"sequence axis of input {self.fn.inputs[self.sources[k]].name!r}, but has other "
+                f"lengths, which a compiled graph cannot have: declare it on "
+                f"udfkit.Axis.new_unique_dynamic_axis(...)"
+            )
+        return in_cells(batch, source)
 
 
 @torch.library.custom_op("udfkit::forward", mutates_args=())
@@ -106,17 +130,8 @@ def _forward(
     padded: bool,
 ) -> list[torch.Tensor]:
     fn = _function(handle)
-    forms = _forms(fn, tensors, extents)
-    layouts = [form.layout for form in forms]
-    call = GeneralCall(fn, forms, "lengths" if padded else "offsets", copy=True)
+    call = _GraphCall(fn, _forms(fn, tensors, extents), sources, padded)
     made = call.forward()
-    for batch, source, variable in zip(call.outputs, sources, fn.outputs, strict=True):
-        if source >= 0 and batch.layout is not layouts[source]:
-            raise RuntimeError(
-                f"output {variable.name!r} of {fn.name!r} is declared on the sequence axis of "
-                f"input {fn.inputs[source].name!r}, but has other lengths, which a compiled graph "
-                f"cannot have: declare it on udfkit.Axis.new_unique_dynamic_axis(...)"
-            )
     key = torch.empty(0)
     key.untyped_storage()._udfkit_call = call
     return [*(made if type(made) is tuple else (made,)), key]
@@ -218,6 +233,8 @@ def outputs_of(plan: Traced, inputs: Sequence[Any], out_form: str | None) -> lis
         if parts is None:
             return None
         tensor, extent, form = parts
+        if tensor.device.type != "cpu":
+            return None
         if tensor.dtype is not plan.dtypes[k]:
             tensor = tensor.to(plan.dtypes[k])
         tensors.append(tensor)

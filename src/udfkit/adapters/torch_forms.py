@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from udfkit.adapters.bridge_batches import ArrayBatch, Batch, layout_at
-from udfkit.casting import cast_exactly, is_bfloat16, warn_cast
+from udfkit.adapters.arguments import named
+from udfkit.adapters.bridge_batches import ArrayBatch, Batch, layout_at, layout_of_offsets
+from udfkit.adapters.torch_packed import packed_order
+from udfkit.casting import cast_exactly, check_real, is_bfloat16, warn_cast
 from udfkit.errors import DeviceError, shape_text
 from udfkit.layout import Layout, read_layout
-from udfkit.ragged import _check_offsets
 from udfkit.variable import Variable
 
 __all__ = ["FORMS", "Form", "array_of", "make", "read", "tensor_of", "torch_dtype"]
@@ -112,7 +113,7 @@ def tensor_of(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-def read(variable: Variable, given: Any, quietly: bool) -> Form:
+def read(variable: Variable, given: Any) -> Form:
     """Read one argument for a variable.
 
     Raises
@@ -120,7 +121,7 @@ def read(variable: Variable, given: Any, quietly: bool) -> Form:
     TypeError, ValueError
         When it has no form that fits the variable, or its parts do not fit each other.
     DeviceError
-        When it is not on the CPU.
+        When it is neither on the CPU nor on a CUDA device.
     """
     if type(given) is tuple and len(given) == 2:
         form = _read_plain_pair(variable, given[0], given[1])
@@ -132,7 +133,7 @@ def read(variable: Variable, given: Any, quietly: bool) -> Form:
         form = _read_plain(variable, given)
     tensor = form.tensor
     if tensor.dtype is not torch_dtype(variable.dtype):
-        form.tensor = _cast(variable, tensor, quietly)
+        form.tensor = _cast(variable, tensor)
     return form
 
 
@@ -184,7 +185,8 @@ def _read_sequences(variable: Variable, given: Any) -> Form:
         return _read_packed(variable, given)
     raise TypeError(
         f"input {variable.name!r} is {_describe(given)}: pass a nested jagged tensor, (padded, "
-        f"lengths), (padded, mask), (values, offsets) or a PackedSequence"
+        f"lengths), (padded, mask), (values, offsets) or a PackedSequence; of tensors, and a pair "
+        f"as a tuple"
     )
 
 
@@ -194,15 +196,15 @@ def _read_pair(variable: Variable, tensor: torch.Tensor, extents: Any) -> Form:
     numbers = _numbers(variable, extents)
     if numbers.ndim == 2 and tensor.ndim == rank + 2:
         _check_shape(variable, tensor, 2)
-        layout = read_layout(_shape_only(tensor), numbers, None, None)
+        layout = named(variable, read_layout, _shape_only(tensor), numbers, None, None)
         return Form("mask", tensor, layout, variable, tuple(tensor.shape[2:]), extents)
     if numbers.ndim == 1 and tensor.ndim == rank + 2:
         _check_shape(variable, tensor, 2)
-        layout = _layout_of_lengths(tensor, numbers)
+        layout = named(variable, _layout_of_lengths, tensor, numbers)
         return Form("lengths", tensor, layout, variable, tuple(tensor.shape[2:]), extents)
     if numbers.ndim == 1 and tensor.ndim == rank + 1:
         _check_shape(variable, tensor, 1)
-        layout = _layout_of_offsets(numbers, tensor.shape[0])
+        layout = named(variable, layout_of_offsets, numbers, tensor.shape[0])
         return Form("offsets", tensor, layout, variable, tuple(tensor.shape[1:]), extents)
     raise ValueError(
         f"input {variable.name!r} is a pair of shapes {shape_text(tuple(tensor.shape))} and "
@@ -213,12 +215,8 @@ def _read_pair(variable: Variable, tensor: torch.Tensor, extents: Any) -> Form:
 
 def _numbers(variable: Variable, extents: Any) -> np.ndarray:
     if isinstance(extents, torch.Tensor):
-        if extents.device.type != "cpu":
-            raise DeviceError(
-                f"the lengths, offsets or mask of input {variable.name!r} are on "
-                f"{extents.device}: pass them on the CPU"
-            )
-        return extents.detach().numpy()
+        _check_device(f"the lengths, offsets or mask of input {variable.name!r} are", extents)
+        return extents.detach().cpu().numpy()
     if isinstance(extents, (list, tuple)) and not extents:
         return np.empty(0, np.int64)
     return np.asarray(extents)
@@ -233,13 +231,6 @@ def _layout_of_lengths(tensor: torch.Tensor, numbers: np.ndarray) -> Layout:
     return layout or read_layout(_shape_only(tensor), None, numbers, None)
 
 
-def _layout_of_offsets(numbers: np.ndarray, total: int) -> Layout:
-    layout = None
-    if len(numbers) and numbers.dtype == _INT64 and numbers.flags.c_contiguous:
-        layout = layout_at(numbers.ctypes.data, len(numbers) - 1, total, offsets=True)
-    return layout or Layout.of_lengths(np.diff(_check_offsets(numbers, total, trim=False)))
-
-
 def _shape_only(tensor: torch.Tensor) -> np.ndarray:
     """Return an array of a tensor's shape that costs no memory."""
     return np.broadcast_to(np.int8(0), tuple(tensor.shape))
@@ -251,8 +242,7 @@ def _read_nested(variable: Variable, given: torch.Tensor) -> Form:
             f"input {variable.name!r} is a nested tensor of layout {given.layout}: make it with "
             f"torch.nested.nested_tensor(..., layout=torch.jagged)"
         )
-    if given.device.type != "cpu":
-        raise _device_error(variable, given.device)
+    _check_device(f"input {variable.name!r} is", given)
     if given._ragged_idx != 1:
         raise ValueError(
             f"input {variable.name!r} is ragged in dimension {given._ragged_idx}, expected 1, "
@@ -262,7 +252,7 @@ def _read_nested(variable: Variable, given: torch.Tensor) -> Form:
         given = given.contiguous()
     values, offsets = given.values(), given.offsets()
     _check_shape(variable, values, 1)
-    layout = _layout_of_offsets(offsets.numpy(), values.shape[0])
+    layout = layout_of_offsets(offsets.cpu().numpy(), values.shape[0])
     return Form("nested", values, layout, variable, tuple(values.shape[1:]), given)
 
 
@@ -274,33 +264,29 @@ def _read_packed(variable: Variable, given: PackedSequence) -> Form:
     sorted_lengths = (sizes[:, np.newaxis] > np.arange(count)).sum(axis=0, dtype=np.int64)
     place = np.arange(count)
     if given.unsorted_indices is not None:
-        place = given.unsorted_indices.numpy()
+        place = given.unsorted_indices.cpu().numpy()
     layout = Layout.of_lengths(sorted_lengths[place], None, len(sizes))
-    order = _packed_order(layout, sizes, place)
+    order = packed_order(layout, sizes, place)
     return Form("packed", given.data, layout, variable, tuple(given.data.shape[1:]), given, order)
 
 
-def _packed_order(layout: Layout, sizes: np.ndarray, place: np.ndarray) -> np.ndarray:
-    """Return where each sample is in data that is ordered by step, then by descending length."""
-    begins = np.cumsum(sizes) - sizes
-    steps = np.arange(layout.total) - np.repeat(layout.offsets[:-1], layout.lengths)
-    return begins[steps] + np.repeat(place, layout.lengths)
-
-
 def _check_tensor(variable: Variable, tensor: torch.Tensor) -> None:
-    if tensor.device.type != "cpu":
-        raise _device_error(variable, tensor.device)
+    _check_device(f"input {variable.name!r} is", tensor)
     if tensor.layout is not torch.strided:
         raise TypeError(
             f"input {variable.name!r} is a tensor of layout {tensor.layout}: pass a dense one"
         )
 
 
-def _device_error(variable: Variable, device: torch.device) -> DeviceError:
-    return DeviceError(
-        f"input {variable.name!r} is on {device}, and user functions run on the CPU here: move it "
-        f"with .cpu(), and the result back with .to({str(device)!r})"
-    )
+def _check_device(what: str, tensor: torch.Tensor) -> None:
+    kind = tensor.device.type
+    if kind == "meta":
+        raise DeviceError(f"{what} on meta, where tensors have no data: pass a tensor that has")
+    if kind not in ("cpu", "cuda"):
+        raise DeviceError(
+            f"{what} on {tensor.device}, and user functions run on the CPU and on CUDA devices: "
+            f"move it with .cpu(), and the result back with .to({str(tensor.device)!r})"
+        )
 
 
 def _check_shape(variable: Variable, tensor: torch.Tensor, axes: int) -> None:
@@ -319,10 +305,16 @@ def _expected(variable: Variable, axes: int | None = None) -> str:
     return shape_text((*leading, *variable.shape))
 
 
-def _cast(variable: Variable, tensor: torch.Tensor, quietly: bool) -> torch.Tensor:
+def _cast(variable: Variable, tensor: torch.Tensor) -> torch.Tensor:
     wanted = torch_dtype(variable.dtype)
     floating = tensor.dtype.is_floating_point and wanted.is_floating_point
-    if not quietly or not floating:
+    if not floating or not torch.is_autocast_enabled(tensor.device.type):
+        if not tensor.is_cpu:
+            raise TypeError(
+                f"input {variable.name!r} is {tensor.dtype} on {tensor.device}, its variable "
+                f"{variable.dtype}, and values are checked and cast on the CPU only: convert it "
+                f"with .to({wanted})"
+            )
         if tensor.dtype is torch.bfloat16:
             if not floating:
                 raise TypeError(
@@ -331,6 +323,7 @@ def _cast(variable: Variable, tensor: torch.Tensor, quietly: bool) -> torch.Tens
                 )
         elif not is_bfloat16(variable.dtype):
             source = tensor.detach().numpy()
+            check_real(source.dtype, f"input {variable.name!r}")
             warn_cast(variable, source.dtype)
             cast_exactly(source, variable.dtype, f"input {variable.name!r}")
     return tensor.to(wanted)
@@ -355,38 +348,11 @@ def make(kind: str, tensor: torch.Tensor, layout: Layout, sources: Sequence[Form
                 return source.extents._replace(data=tensor)
             return tensor, source.extents
     if kind == "lengths":
-        return tensor, torch.from_numpy(np.array(layout.lengths))
+        return tensor, torch.from_numpy(np.array(layout.lengths)).to(tensor.device)
     if kind == "mask":
-        return tensor, torch.from_numpy(layout.mask != 0)
-    offsets = torch.from_numpy(np.array(layout.offsets))
+        mask = layout.mask != 0 if layout.all_new else np.array(layout.mask)
+        return tensor, torch.from_numpy(mask).to(tensor.device)
+    offsets = torch.from_numpy(np.array(layout.offsets)).to(tensor.device)
     if kind == "nested":
         return torch.nested.nested_tensor_from_jagged(tensor, offsets)
     return tensor, offsets
-
-
-def packing(layout: Layout) -> tuple[np.ndarray, PackedSequence]:
-    """Return the order, and the rest, of a PackedSequence of these lengths.
-
-    Raises
-    ------
-    ValueError
-        When a sequence is empty, which a PackedSequence cannot hold, with its index.
-    """
-    lengths = layout.lengths
-    if not len(lengths) or not lengths.min():
-        what = f"sequence {int(np.argmin(lengths))} is empty" if len(lengths) else "there are none"
-        raise ValueError(
-            f"a PackedSequence holds one or more sequences of length 1 or more, but {what}: ask "
-            f"for another form with out_form="
-        )
-    descending = np.argsort(-lengths, kind="stable")
-    place = np.empty_like(descending)
-    place[descending] = np.arange(len(descending))
-    sizes = (lengths > np.arange(layout.lengths.max())[:, np.newaxis]).sum(axis=1, dtype=np.int64)
-    rest = PackedSequence(
-        torch.empty(layout.total),
-        torch.from_numpy(sizes),
-        torch.from_numpy(descending),
-        torch.from_numpy(place),
-    )
-    return _packed_order(layout, sizes, place), rest

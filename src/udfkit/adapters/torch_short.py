@@ -15,23 +15,24 @@ from typing import Any
 import numpy as np
 import torch
 
+from udfkit.adapters.arguments import check_function
 from udfkit.adapters.bridge import (
     checked_gradient,
     checked_output,
     is_one_to_one,
     raise_for_returned,
 )
-from udfkit.adapters.bridge_batches import layout_at
-from udfkit.adapters.torch_call import Differentiable
+from udfkit.adapters.bridge_batches import check_starts_fit, layout_at
+from udfkit.adapters.torch_call import ASK_FOR_MASK, Differentiable
 from udfkit.adapters.torch_forms import Form, make, torch_dtype
 from udfkit.casting import is_bfloat16
 from udfkit.device import cpu
-from udfkit.dispatch import call_user
 from udfkit.function import UserFunction
 from udfkit.kernels import lazy
 from udfkit.layout import Layout
 from udfkit.memory import SMALLEST_POOLED
 from udfkit.ragged import Ragged
+from udfkit.user_calls import call_user
 from udfkit.variable import FreeDimension, Variable
 
 __all__ = ["apply_short"]
@@ -71,6 +72,7 @@ _plans: dict[int, tuple[weakref.ref[UserFunction], _Plan | None]] = {}
 
 def _plan_of(fn: UserFunction) -> _Plan | None:
     """Return the plan of a function that can go this way, else None; and remember it."""
+    check_function(fn)
     variables = (*fn.inputs, *fn.outputs)
     plan = None
     if (
@@ -154,7 +156,7 @@ class _ShortCall:
         if type(result) is not list:
             if type(result) is not Ragged or result._offsets is not layout.offsets:
                 return None
-            if self.steps >= 0 or result.values.dtype != side.dtype:
+            if self.steps >= 0 or result._gpu is not None or result.dtype != side.dtype:
                 return None
             values = result.values
             return torch.from_numpy(values.copy()) if values.shape[1:] == side.shape else None
@@ -207,4 +209,6 @@ def apply_short(fn: UserFunction, given: Any) -> Any:
     if call.made is layout:
         return made, extents
     operand = call._form(None, plan.operand, layout)
+    origin = f"output {plan.result.variable.name!r} of {fn.name!r}"
+    check_starts_fit(call.made, operand.kind, origin, ASK_FOR_MASK)
     return make(operand.kind, made, call.made, [operand])
