@@ -431,6 +431,8 @@ def test_unpad_refuses_memory_that_does_not_fit():
         "C-contiguous": [np.zeros((8, 4), np.float32)[:, ::2], read_only],
         "overlaps": [padded.data.reshape(-1, 2)[2:10]],
     }
+    with raises(ValueError, "out", "overlaps"):
+        unpad(padded.data[:, :4], lengths=[3, 4], out=padded.data.reshape(-1, 2)[2:9])
     before = padded.data.copy()
     for text, outs in bad.items():
         for out in outs:
@@ -445,3 +447,24 @@ def test_lengths_inside_the_memory_for_samples_are_read_first():
     data = np.array([[10, 20], [30, 40]])
     out = unpad(data, lengths=memory_of_both[:2], out=memory_of_both)
     assert [x.tolist() for x in out] == [[10, 20], [30]]
+
+
+def test_outputs_with_a_mask_of_their_own_are_refused():
+    padded = pad(arrays(3, 5))
+    with raises(TypeError, "out", "masked array", "pass"):
+        unpad(padded, out=np.ma.zeros((8, 2), np.float32))
+    with raises(TypeError, "out", "masked array", "pass"):
+        pad(arrays(3, 5), out=np.ma.zeros((2, 5, 2), np.float32))
+    room = np.zeros((8, 2), np.float32).view(np.recarray)
+    assert all(type(x) is np.ndarray for x in unpad(padded, out=room))
+
+
+def test_starts_are_never_shared():
+    data = np.arange(6.0).reshape(2, 3)
+    padded = pad(Value(data, lengths=[3, 2], starts=[False, True]))
+    sequences = unpad(padded)
+    sequences.starts[0] = True
+    assert unpad(padded).starts.tolist() == [False, True]
+    again = pad(sequences)
+    sequences.starts[1] = False
+    assert unpad(again).starts.tolist() == [True, True]

@@ -164,3 +164,25 @@ def test_unpadded_sequences_that_became_more_or_fewer_than_their_starts(change: 
     exec(change)
     with raises(ValueError, "starts"):
         udfkit.pad(back)
+
+
+def test_lengths_changed_by_another_thread_while_samples_are_taken() -> None:
+    run_python(
+        CHANGING
+        + """
+rows, steps = 100_000, 64
+data = np.zeros((rows, steps), np.int8)
+few, many = np.ones(rows, np.int64), np.full(rows, steps)
+lengths = few.copy()
+def change():
+    lengths[:] = many
+    lengths[:] = few
+def read():
+    for layout in "list", "ragged":
+        made = udfkit.unpad(data, lengths=lengths, layout=layout)
+        block = made.values if layout == "ragged" else made[0].base
+        assert sum(map(len, made)) == len(block)
+    return True
+race(change, read, copies=1)
+"""
+    )

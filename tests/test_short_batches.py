@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import sys
 
 import numpy as np
@@ -257,3 +258,42 @@ def test_references_of_flat_batches_are_balanced():
         pyobjects_flat.flatten(out, lengths, INT64, None, 1, 1 << 18)
         pyobjects_flat.flatten(out, lengths, INT64, out, 0, 1 << 18)
     assert all(abs(now - then) < 100 for now, then in zip(counts(), before, strict=True))
+
+
+@pytest.mark.parametrize("rank", [28, 30, 31, 32, 40, 62])
+def test_samples_of_many_axes(rank):
+    if rank > 30 and np.lib.NumpyVersion(np.__version__) < "2.0.0":
+        pytest.skip("NumPy 1 has 32 axes at most")
+    shape = (1,) * rank
+    data = np.arange(4.0, dtype=np.float32).reshape(2, 2, *shape)
+    variable = udfkit.sequence.input_variable(shape)
+    value = udfkit.Value(data, lengths=[2, 1])
+    expected = [data[0], data[1, :1]]
+    reference.assert_same_list(udfkit.variable_value_to_seq(value, variable), expected)
+    reference.assert_same_list(list(udfkit.unpad(data, lengths=[2, 1])), expected)
+    ragged = udfkit.unpad(data, lengths=[2, 1], layout="ragged")
+    reference.assert_same(np.array(ragged.values), np.concatenate(expected))
+    for batch in (expected, ragged):
+        padded = udfkit.pad(batch)
+        reference.assert_same(padded.data[0], data[0])
+        assert not padded.data[1, 1].any()
+
+
+@pytest.mark.parametrize("size", [2**60 - 1, 2**60, 2**62, 2**63 - 1])
+def test_sizes_whose_products_wrap(size):
+    with pytest.raises(ValueError, match="too big"):  # NumPy has no such array, not even an empty one
+        udfkit.pad([np.empty((0, size), np.int8)] * 16)
+    assert udfkit.pad([np.empty((0, size), np.int8)]).data.shape == (1, 0, size)
+
+
+@compiled
+def test_vectors_out_of_a_pickle_count_as_vectors():
+    sequences, flat, offsets = flat_batch([2, 0, 4])
+    data, _ = reference.pad(sequences, (2,), np.float32)
+    lengths, ends = pickle.loads(pickle.dumps([np.diff(offsets), offsets]))
+    assert lengths.dtype is not INT64
+    reference.assert_same_list(pyobjects_short.unpad(data, lengths, INT64, 1 << 18), sequences)
+    made = pyobjects_flat.flatten(data, lengths, INT64, None, 0, 1 << 18)
+    reference.assert_same(made[1], flat)
+    assert pyobjects_flat.pad_flat(flat, ends, INT64, INT8, None, None, 1 << 18) is not None
+    reference.assert_same_list(pyobjects.views(flat, lengths, (2,)), sequences)

@@ -259,4 +259,17 @@ def test_flags_are_bools(flag):
         udfkit.input_variable(2, is_sparse=flag)
     with raises(TypeError, "as_numpy", "expected a bool"):
         udfkit.UserFunction([x], as_numpy=flag)
+    with raises(TypeError, "needs_gradient", "expected a bool"):
+        udfkit.output_variable(2, np.int32, (), needs_gradient=flag)
     assert udfkit.input_variable(2, needs_gradient=np.bool_(True)).needs_gradient is True
+
+
+def test_axes_are_axes():
+    with raises(TypeError, "name is 3", "expected a str"):
+        udfkit.Axis.new_unique_dynamic_axis(3)
+    for axes in (3, 2.5):
+        with raises(TypeError, "dynamic_axes", "expected a sequence"):
+            udfkit.input_variable(2, dynamic_axes=axes)
+    for axis in (0, "", "words"):
+        with raises(TypeError, "dynamic axis", "expected an Axis"):
+            udfkit.sequence.input_variable(2, sequence_axis=axis)

@@ -152,10 +152,15 @@ class _Pool:
         self._idle.clear()
 
     def kept_bytes(self) -> int:
-        return sum(capacity * len(blocks) for capacity, blocks in tuple(self._idle.items()))
+        return sum(capacity * len(blocks) for capacity, blocks in self._kept())
 
     def kept_blocks(self) -> int:
-        return sum(map(len, tuple(self._idle.values())))
+        return sum(len(blocks) for _, blocks in self._kept())
+
+    def _kept(self) -> list[tuple[int, deque[Any]]]:
+        while True:
+            with suppress(RuntimeError):  # a collection brought a block of a new capacity back
+                return list(self._idle.items())
 
 
 _pool = _Pool()

@@ -12,6 +12,7 @@ from udfkit import memory, threads
 from udfkit.arguments import whole_number
 from udfkit.casting import cast_exactly, check_real
 from udfkit.errors import shape_text
+from udfkit.items import host_array
 from udfkit.kernels import lazy
 from udfkit.rows import Rows
 from udfkit.sources import Source, pad_plainly, read_source
@@ -313,6 +314,7 @@ def _check_out(
 ) -> None:
     if out is None:
         return
+    host_array(out, name)
     flags = out.flags
     if out.shape != shape or out.dtype != dtype:
         raise ValueError(

@@ -30,5 +30,6 @@ def input_variable(
     >>> udfkit.sequence.input_variable(3, needs_gradient=True, name="x")
     Input('x', [#, *], [3])
     """
-    axes = (Axis.default_batch_axis(), sequence_axis or Axis.default_dynamic_axis())
+    steps = Axis.default_dynamic_axis() if sequence_axis is None else sequence_axis
+    axes = (Axis.default_batch_axis(), steps)
     return Variable(shape, dtype, axes, needs_gradient, is_sparse, name)

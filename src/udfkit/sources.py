@@ -140,7 +140,8 @@ def _from_unpadded(batch: Unpadded, dtype: Any, sample_shape: Any) -> Source:
         dtype = batch.sample.dtype if dtype is None else dtype
         sample_shape = batch.sample.shape[1:] if sample_shape is None else sample_shape
     rows = rows or read_rows(tuple(batch), sample_shape, dtype)
-    return Source(rows, batch.starts, batch.steps, batch.side)
+    starts = None if batch.starts is None else np.array(batch.starts)
+    return Source(rows, starts, batch.steps, batch.side)
 
 
 def _from_padded(batch: Padded, dtype: Any, sample_shape: Any) -> Source:
@@ -159,7 +160,8 @@ def _from_padded(batch: Padded, dtype: Any, sample_shape: Any) -> Source:
     if batch.side == "left":
         pointers += (steps - lengths) * step_bytes
     rows = Rows(pointers, lengths, int(lengths.max(initial=0)), data.shape[2:], data.dtype, data)
-    return Source(rows, batch._starts, steps, batch.side)
+    starts = None if batch._starts is None else batch._starts.copy()
+    return Source(rows, starts, steps, batch.side)
 
 
 def _from_value(batch: Value, dtype: Any, sample_shape: Any) -> Source:

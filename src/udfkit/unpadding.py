@@ -176,7 +176,9 @@ def unpad(
         if isinstance(data, Value):
             return _unpad_value(data, layout, out)
         data, lengths, side, starts = data.data, data.lengths, data.side, data._starts
+        starts = None if starts is None else starts.copy()
     array = native_array(data)
+    _check_apart(out, data)
     if array.ndim < 2:
         raise ValueError(f"data has shape {shape_text(array.shape)}, expected (rows, T, *s)")
     if side not in (None, "left", "right"):
@@ -204,8 +206,8 @@ def unpad(
     if found_side is not None:
         return _unpad_rows(array, found_lengths, found_side, flags, layout, out)
     total = int(found_lengths.sum())
-    _check_out(out, array, total)
-    block = moves.cells_to_ragged(array, codes, total, out)
+    given = None if out is None else _check_out(out, array, total)
+    block = moves.cells_to_ragged(array, codes, total, given)
     return _hand_over(block, found_lengths, (array.shape[1], "right"), flags, layout)
 
 
@@ -256,17 +258,21 @@ def _left_if_left(codes: np.ndarray, lengths: np.ndarray) -> Side | None:
     return "left" if (valid[:, 1:] >= valid[:, :-1]).all() else None
 
 
-def _check_out(out: np.ndarray | None, data: np.ndarray, total: int) -> None:
-    if out is None:
-        return
+def _check_apart(out: Any, data: Any) -> None:
+    arrays = isinstance(out, np.ndarray) and isinstance(data, np.ndarray)
+    if arrays and np.may_share_memory(out, data):
+        raise ValueError("out overlaps the padded data: pass memory of its own")
+
+
+def _check_out(out: Any, data: np.ndarray, total: int) -> np.ndarray:
     shape = (total, *data.shape[2:])
+    out = out if type(out) is np.ndarray or host_array(out, "out") is None else np.asarray(out)
     if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != data.dtype:
         got = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
         raise ValueError(f"out is {got}, expected an ndarray {data.dtype} {shape}")
     if not (out.flags.c_contiguous and out.flags.writeable and out.flags.aligned):
         raise ValueError("out must be C-contiguous, aligned and writeable: pass such an array")
-    if np.may_share_memory(out, data):
-        raise ValueError("out overlaps the padded data: pass memory of its own")
+    return out
 
 
 def _unpad_value(value: Value, layout: str, out: np.ndarray | None) -> Any:
@@ -282,9 +288,8 @@ def _unpad_value(value: Value, layout: str, out: np.ndarray | None) -> Any:
     if out is None:
         block = moves.copy_samples(ragged.values)
     else:
-        _check_out(out, ragged.values[:, np.newaxis], len(ragged.values))
-        np.copyto(out, ragged.values)
-        block = out
+        block = _check_out(out, ragged.values[:, np.newaxis], len(ragged.values))
+        np.copyto(block, ragged.values)
     starts = ragged.starts if ragged.has_starts else None
     return _hand_over(block, ragged.lengths, (steps, "right"), starts, layout)
 
@@ -307,23 +312,20 @@ def _unpad_rows(
         and lengths.flags.c_contiguous
     ):
         lengths = read_layout(data, None, lengths, None).lengths
+    else:
+        lengths = lengths.copy()  # they are read more than once, and others may write them
     short = moves.flatten_short(data, lengths, side, out)
     if short is not None:
         offsets, block = short
-        if out is not None:
-            lengths = np.diff(offsets)  # those given may have been in its memory
         return _hand_over(block, lengths, (steps, side), starts, layout, offsets)
     offsets = np.empty(rows + 1, np.int64)
     if cpu_padding.offsets_in_rows(rows, address(lengths), steps, address(offsets)) >= 0:
         read_layout(data, None, lengths, None)
-        raise ValueError("lengths were changed while they were read: pass a copy")
     total = int(offsets[-1])
     shape = (total, *data.shape[2:])
     nbytes = total * size
     if out is not None:
-        _check_out(out, data, total)
-        lengths = lengths.copy()
-        block = out
+        block = _check_out(out, data, total)
     elif nbytes < memory.SMALLEST_POOLED:
         block = np.empty(shape, data.dtype)
     else:

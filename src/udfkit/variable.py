@@ -63,7 +63,7 @@ class Axis:
     @staticmethod
     def new_unique_dynamic_axis(name: str) -> Axis:
         """Return a sequence axis that equals no other one."""
-        return Axis(f"{name}-{uuid.uuid4().hex[:8]}")
+        return Axis(f"{check_name(name)}-{uuid.uuid4().hex[:8]}")
 
     @property
     def is_batch_axis(self) -> bool:
@@ -103,10 +103,12 @@ def _check_shape(shape: int | Iterable[int]) -> tuple[int, ...]:
 
 
 def _check_axes(axes: Axis | Sequence[Axis]) -> tuple[Axis, ...]:
+    if not isinstance(axes, (Axis, Iterable)):
+        raise TypeError(f"dynamic_axes are {axes!r}, expected a sequence of udfkit.Axis")
     given = (axes,) if isinstance(axes, Axis) else tuple(axes)
     for axis in given:
         if not isinstance(axis, Axis):
-            raise TypeError(f"dynamic axis {axis!r} is not an udfkit.Axis")
+            raise TypeError(f"dynamic axis {axis!r} is a {type(axis).__name__}, expected an Axis")
     ordered = tuple(sorted(given, key=lambda axis: not axis.is_batch_axis))
     batch = sum(axis.is_batch_axis for axis in ordered)
     if len(ordered) > 2 or (ordered and batch != 1):
@@ -396,5 +398,5 @@ def output_variable(
     >>> udfkit.output_variable(x.shape, x.dtype, x.dynamic_axes, name="y")
     Output('y', [#, *], [4])
     """
-    can = needs_gradient and is_floating(check_dtype(dtype))
+    can = check_flag(needs_gradient, "needs_gradient") and is_floating(check_dtype(dtype))
     return OutputVariable(shape, dtype, dynamic_axes, can, False, name)

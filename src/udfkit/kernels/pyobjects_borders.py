@@ -124,7 +124,11 @@ def copy_views(block, lengths, shape, index_dtype, source, steps):
         sample_bytes = _read_shape(sample, rank, item_bytes, dimensions + 8)
         count, cells = load_i64(load_i64(vector + DIMENSIONS)), load_i64(vector + DATA)
         room = _block_bytes(owner)
-        if sample_bytes >= 0 and _have_room(cells, count, sample_bytes, room):
+        total = 0
+        for i in range(count):
+            total += load_i64(cells + 8 * i)
+        fits = sample_bytes >= 0 and _have_room(cells, count, sample_bytes, room)
+        if fits and total * sample_bytes == room:
             target = load_i64(owner + DATA)
             if steps < 0:
                 memcpy(target, source, room)

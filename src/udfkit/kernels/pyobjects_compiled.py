@@ -72,11 +72,6 @@ def _is_array(item: int, flags: int) -> bool:
 
 
 @kernel
-def _is_vector(item: int, descr: int, flags: int) -> bool:
-    return _is_array(item, flags) and load_i64(item + DESCR) == descr and load_i32(item + NDIM) == 1
-
-
-@kernel
 def _is_native(descr: int) -> bool:
     order = load_u8(descr + BYTE_ORDER)
     return order in (NATIVE, NO_ORDER)
@@ -91,6 +86,14 @@ def _same_kind(descr: int, wanted: int) -> bool:
         and _is_native(descr)
         and _is_native(wanted)
     )
+
+
+@kernel
+def _is_vector(item: int, wanted: int, flags: int) -> bool:
+    if not _is_array(item, flags) or load_i32(item + NDIM) != 1:
+        return False
+    descr = load_i64(item + DESCR)
+    return descr == wanted or _same_kind(descr, wanted)
 
 
 @kernel

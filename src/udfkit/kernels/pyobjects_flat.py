@@ -14,10 +14,8 @@ from udfkit.kernels.capi import (
     MAX_RANK,
     as_object,
     dimension_words,
-    drop,
     keep,
     list_new,
-    list_set,
     none,
     object_type,
     reference,
@@ -26,7 +24,15 @@ from udfkit.kernels.intrinsics import load_i32, load_i64, memcpy, store64
 from udfkit.kernels.jit import driver, kernel
 from udfkit.kernels.object_layouts import DATA, DESCR, DIMENSIONS, NDIM, READABLE, WRITABLE
 from udfkit.kernels.pyobjects_compiled import _block_bytes, _equal, _is_array, _is_vector
-from udfkit.kernels.pyobjects_short import _fill_mask, _fill_row, _new, _sample_bytes, _total
+from udfkit.kernels.pyobjects_short import (
+    _fill_mask,
+    _fill_row,
+    _finish,
+    _new,
+    _put,
+    _sample_bytes,
+    _total,
+)
 
 __all__ = ["flatten", "pad_flat"]
 
@@ -62,8 +68,8 @@ def _are_apart(out, source, vector):
 
 
 @kernel
-def _pad_flat(values, vector, count, index_descr, mask_descr, out, mask_out, limit):
-    """Return a list of lengths, data and mask, 0 after an error, or -1."""
+def _pad_flat(made, values, vector, count, index_descr, mask_descr, out, mask_out, limit):
+    """Fill a list with lengths, data and mask; return 1, 0 after an error, or -1."""
     ends = load_i64(vector + DATA)
     descr, rank = load_i64(values + DESCR), load_i32(values + NDIM) - 1
     steps = 0
@@ -87,24 +93,15 @@ def _pad_flat(values, vector, count, index_descr, mask_descr, out, mask_out, lim
         return -1
     if out != none() and mask_out != none() and _overlap(out, mask_out):
         return -1
-    made = list_new(3)
-    if made == 0:
-        return 0
     lengths = _new(index_descr, 1, dimensions)
-    if lengths == 0:
-        drop(made)
+    if not _put(made, 0, lengths):
         return 0
-    list_set(made, 0, lengths)
     data = _result(out, descr, rank + 2, dimensions)
-    if data == 0:
-        drop(made)
+    if not _put(made, 1, data):
         return 0
-    list_set(made, 1, data)
     mask = _result(mask_out, mask_descr, 2, dimensions)
-    if mask == 0:
-        drop(made)
+    if not _put(made, 2, mask):
         return 0
-    list_set(made, 2, mask)
     cells, source = load_i64(lengths + DATA), load_i64(values + DATA)
     row, row_bytes = load_i64(data + DATA), steps * sample_bytes
     for i in range(count):
@@ -114,7 +111,7 @@ def _pad_flat(values, vector, count, index_descr, mask_descr, out, mask_out, lim
         at = source + begin * sample_bytes
         _fill_row(at, length * sample_bytes, row + i * row_bytes, row_bytes)
     _fill_mask(cells, count, steps, load_i64(mask + DATA))
-    return made
+    return 1
 
 
 @driver(object_type(*[object_type] * 6, types.int64))
@@ -125,32 +122,27 @@ def pad_flat(values, offsets, index_dtype, mask_dtype, out, mask_out, limit):
     objects. Return None also where an output does not fit or shares memory with another array.
     """
     owner, vector = reference(values), reference(offsets)
+    index_descr, mask_descr = reference(index_dtype), reference(mask_dtype)
+    # First of all: making a list may run a garbage collection, and with it any Python code.
+    made = list_new(3)
+    if made == 0:
+        return as_object(0)
+    status = -1
     if (
         _is_array(owner, READABLE)
         and 1 <= load_i32(owner + NDIM) <= MAX_RANK
-        and _is_vector(vector, reference(index_dtype), READABLE)
+        and _is_vector(vector, index_descr, READABLE)
     ):
         count = load_i64(load_i64(vector + DIMENSIONS)) - 1
+        outs = reference(out), reference(mask_out)
         if 0 < count <= limit:
-            made = _pad_flat(
-                owner,
-                vector,
-                count,
-                reference(index_dtype),
-                reference(mask_dtype),
-                reference(out),
-                reference(mask_out),
-                limit,
-            )
-            if made != -1:
-                return as_object(made)
-    keep(none())
-    return as_object(none())
+            status = _pad_flat(made, owner, vector, count, index_descr, mask_descr, *outs, limit)
+    return as_object(_finish(made, status))
 
 
 @kernel
-def _flatten(data, vector, count, left, index_descr, out, limit):
-    """Return a list of offsets and flat samples, 0 after an error, or -1."""
+def _flatten(made, data, vector, count, left, index_descr, out, limit):
+    """Fill a list with offsets and flat samples; return 1, 0 after an error, or -1."""
     lengths = load_i64(vector + DATA)
     sizes, rank = load_i64(data + DIMENSIONS), load_i32(data + NDIM) - 2
     descr, steps = load_i64(data + DESCR), load_i64(sizes + 8)
@@ -164,20 +156,13 @@ def _flatten(data, vector, count, left, index_descr, out, limit):
         _is_like(out, descr, rank + 1, dimensions) and _are_apart(out, data, vector)
     ):
         return -1
-    made = list_new(2)
-    if made == 0:
-        return 0
     block = _result(out, descr, rank + 1, dimensions)
-    if block == 0:
-        drop(made)
+    if not _put(made, 1, block):
         return 0
-    list_set(made, 1, block)
     store64(dimensions, count + 1)
     offsets = _new(index_descr, 1, dimensions)
-    if offsets == 0:
-        drop(made)
+    if not _put(made, 0, offsets):
         return 0
-    list_set(made, 0, offsets)
     source, target, ends = load_i64(data + DATA), load_i64(block + DATA), load_i64(offsets + DATA)
     end = 0
     store64(ends, 0)
@@ -187,7 +172,7 @@ def _flatten(data, vector, count, left, index_descr, out, limit):
         memcpy(target + end * sample_bytes, source + first * sample_bytes, length * sample_bytes)
         end += length
         store64(ends + 8 * (i + 1), end)
-    return made
+    return 1
 
 
 @driver(object_type(*[object_type] * 4, types.int64, types.int64))
@@ -197,17 +182,18 @@ def flatten(data, lengths, index_dtype, out, left, limit):
     They end each row where ``left`` is 1, else begin it. Return a list of int64 offsets and the
     samples; or None as `unpad` does, and where ``out`` does not fit or shares memory with the data.
     """
-    owner, vector = reference(data), reference(lengths)
+    owner, vector, descr = reference(data), reference(lengths), reference(index_dtype)
+    # First of all: making a list may run a garbage collection, and with it any Python code.
+    made = list_new(2)
+    if made == 0:
+        return as_object(0)
+    status = -1
     if (
         _is_array(owner, READABLE)
-        and load_i32(owner + NDIM) >= 2
-        and _is_vector(vector, reference(index_dtype), READABLE)
+        and 2 <= load_i32(owner + NDIM) <= MAX_RANK + 2
+        and _is_vector(vector, descr, READABLE)
     ):
         count = load_i64(load_i64(vector + DIMENSIONS))
         if count == load_i64(load_i64(owner + DIMENSIONS)):
-            descr = reference(index_dtype)
-            made = _flatten(owner, vector, count, left, descr, reference(out), limit)
-            if made != -1:
-                return as_object(made)
-    keep(none())
-    return as_object(none())
+            status = _flatten(made, owner, vector, count, left, descr, reference(out), limit)
+    return as_object(_finish(made, status))

@@ -87,44 +87,52 @@ def _fill_mask(lengths, count, steps, mask):
 
 
 @kernel
-def _pad(items, count, wanted, sample, rank, index_descr, mask_descr, limit):
-    """Return a list of lengths, data and mask, 0 after an error, or -1."""
+def _put(made: int, position: int, array: int) -> bool:
+    """Hand a new reference to a list; False for none, after an error."""
+    return array != 0 and list_set(made, position, array) == 0
+
+
+@kernel
+def _pad(made, items, count, wanted, sample, rank, index_descr, mask_descr, limit):
+    """Fill a list with lengths, data and mask; return 1, 0 after an error, or -1."""
     dimensions = dimension_words()
     sample_bytes = _read_shape(sample, rank, _item_size(wanted), dimensions + 16)
     if sample_bytes < 0:
         return -1
     store64(dimensions, count)
     lengths = _new(index_descr, 1, dimensions)
-    if lengths == 0:
+    if not _put(made, 0, lengths):
         return 0
     cells = load_i64(lengths + DATA)
     most = limit // count // (sample_bytes + 1)
     steps = _read_lengths(items, count, wanted, sample, rank, most, cells)
     if steps < 0:
-        drop(lengths)
         return -1
     store64(dimensions + 8, steps)
-    made = list_new(3)
-    if made == 0:
-        drop(lengths)
-        return 0
-    list_set(made, 0, lengths)
     data = _new(wanted, rank + 2, dimensions)
-    if data == 0:
-        drop(made)
+    if not _put(made, 1, data):
         return 0
-    list_set(made, 1, data)
     mask = _new(mask_descr, 2, dimensions)
-    if mask == 0:
-        drop(made)
+    if not _put(made, 2, mask):
         return 0
-    list_set(made, 2, mask)
     row, row_bytes = load_i64(data + DATA), steps * sample_bytes
     for i in range(count):
         used = load_i64(cells + 8 * i) * sample_bytes
         _fill_row(load_i64(load_i64(items + 8 * i) + DATA), used, row + i * row_bytes, row_bytes)
     _fill_mask(cells, count, steps, load_i64(mask + DATA))
-    return made
+    return 1
+
+
+@kernel
+def _finish(made, status):
+    """Return a list that was filled, 0 after an error, or None."""
+    if status == 1:
+        return made
+    drop(made)
+    if status == 0:
+        return 0
+    keep(none())
+    return none()
 
 
 @driver(object_type(*[object_type] * 5, types.int64))
@@ -136,22 +144,17 @@ def pad(batch, dtype, shape, index_dtype, mask_dtype, limit):
     ``pyobjects.scan`` says, or data and mask would take more than ``limit`` bytes.
     """
     items, sample = reference(batch), reference(shape)
+    index_descr, mask_descr = reference(index_dtype), reference(mask_dtype)
+    # First of all: making a list may run a garbage collection, and with it any Python code.
+    made = list_new(3)
+    if made == 0:
+        return as_object(0)
     count, rank = _count(items), _count(sample)
+    status = -1
     if 0 < count <= limit and 0 <= rank < MAX_RANK and _holds_sizes(sample, rank):
-        made = _pad(
-            items + ITEMS,
-            count,
-            reference(dtype),
-            sample,
-            rank,
-            reference(index_dtype),
-            reference(mask_dtype),
-            limit,
-        )
-        if made != -1:
-            return as_object(made)
-    keep(none())
-    return as_object(none())
+        wanted, first = reference(dtype), items + ITEMS
+        status = _pad(made, first, count, wanted, sample, rank, index_descr, mask_descr, limit)
+    return as_object(_finish(made, status))
 
 
 @kernel
@@ -212,7 +215,7 @@ def unpad(data, lengths, index_dtype, limit):
     owner, vector = reference(data), reference(lengths)
     if (
         _is_array(owner, READABLE)
-        and load_i32(owner + NDIM) >= 2
+        and 2 <= load_i32(owner + NDIM) <= MAX_RANK + 2
         and _is_vector(vector, reference(index_dtype), READABLE)
     ):
         count = load_i64(load_i64(vector + DIMENSIONS))
