@@ -1,8 +1,9 @@
-"""What sequence functions are measured against: the same in NumPy, a sequence at a time."""
+"""What sequence functions are measured against: NumPy a sequence at a time, PyTorch a batch."""
 
 # ruff: noqa: D103
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -89,3 +90,58 @@ class NumpyPooling(udfkit.UserFunction):
             grads.append(a[:, None] * g + s[:, None] * w)
         x, w_variable = self.inputs
         variables[x], variables[w_variable] = grads, grad_w
+
+
+def crf_torch(
+    torch: Any, batch: list[np.ndarray], labels: list[np.ndarray], a: np.ndarray
+) -> Callable[[], Any]:
+    """Return what calls the batched forward algorithm under autograd."""
+    count, steps, tags = len(batch), max(len(s) for s in batch), a.shape[0]
+    padded = np.zeros((count, steps, tags), a.dtype)
+    marks = np.zeros((count, steps), np.int64)
+    mask = np.zeros((count, steps), bool)
+    for k, (s, z) in enumerate(zip(batch, labels, strict=True)):
+        padded[k, : len(s)], marks[k, : len(s)], mask[k, : len(s)] = s, z, True
+    leaf = torch.tensor(padded, requires_grad=True)
+    weights = torch.tensor(a, requires_grad=True)
+    y, m = torch.tensor(marks), torch.tensor(mask)
+    valid = m.to(leaf.dtype)
+
+    def call() -> Any:
+        leaf.grad = weights.grad = None
+        path = (leaf.gather(2, y[:, :, None])[:, :, 0] * valid).sum(1)
+        path = path + (weights[y[:, :-1], y[:, 1:]] * valid[:, 1:]).sum(1)
+        alpha = leaf[:, 0]
+        for t in range(1, steps):
+            after = torch.logsumexp(alpha[:, :, None] + weights, 1) + leaf[:, t]
+            alpha = torch.where(m[:, t, None], after, alpha)
+        value = path - torch.logsumexp(alpha, 1)
+        value.sum().backward()
+        return value, leaf.grad, weights.grad
+
+    return call
+
+
+class CtcTorch:
+    """torch.nn.functional.ctc_loss with its gradient, over padded log-probabilities."""
+
+    def __init__(self, torch: Any, batch: list[np.ndarray], targets: list[np.ndarray]) -> None:
+        self.loss = torch.nn.functional.ctc_loss
+        self.padded = np.zeros((max(map(len, batch)), len(batch), batch[0].shape[1]))
+        for k, x in enumerate(batch):
+            self.padded[: len(x), k] = x
+        self.labels = torch.tensor(np.concatenate(targets))
+        self.sizes = [torch.tensor([len(s) for s in part]) for part in (batch, targets)]
+        self.tensor = torch.tensor
+
+    def call(self, dtype: Any) -> Callable[[], Any]:
+        """Return what computes loss and gradient in a dtype."""
+        leaf = self.tensor(self.padded.astype(dtype), requires_grad=True)
+
+        def call() -> Any:
+            leaf.grad = None
+            loss = self.loss(leaf, self.labels, *self.sizes, reduction="none")
+            loss.sum().backward()
+            return loss.detach().numpy(), leaf.grad.numpy()
+
+        return call

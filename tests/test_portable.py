@@ -99,6 +99,34 @@ def test_log_add_agrees_with_numpy_for_all_pairs_and_triples():
     np.testing.assert_allclose(each(portable.log_add_3, a, b, c), want, rtol=1e-15)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sums_of_rows_are_computed_in_float64(dtype):
+    total, dot = portable.total, portable.dot
+    if not JIT_DISABLED:
+        total = numba.njit(lambda x: portable.total(x))  # noqa: PLW0108 - as bodies call it
+        dot = numba.njit(lambda x, y: portable.dot(x, y))  # noqa: PLW0108
+    rng = np.random.default_rng(2)
+    for n in (0, 1, 7, 8, 33, 200):
+        x, y = (rng.normal(size=n).astype(dtype) for _ in range(2))
+        wide = x.astype(np.float64), y.astype(np.float64)
+        assert total(x) == pytest.approx(math.fsum(wide[0]), rel=1e-14, abs=1e-14)
+        assert dot(x, y) == pytest.approx(math.fsum(wide[0] * wide[1]), rel=1e-14, abs=1e-14)
+    tiny = np.full(64, 2.0**-30, dtype)
+    assert total(np.concatenate([np.ones(1, dtype), tiny])) == 1.0 + 2.0**-24
+    for special in (math.nan, math.inf, -math.inf):
+        row = np.array([1.0] * 20 + [special], dtype)
+        np.testing.assert_equal(total(row), special)
+        np.testing.assert_equal(dot(row, np.ones(21, dtype)), special)
+    assert math.isnan(total(np.array([math.inf, -math.inf], dtype)))
+
+
+def test_a_barrier_does_nothing_on_the_cpu():
+    compiled = portable.barrier
+    if not JIT_DISABLED:
+        compiled = numba.njit(lambda: portable.barrier())  # noqa: PLW0108 - as bodies call it
+    assert compiled() is None
+
+
 def test_bits_go_both_ways():
     for x in SPECIAL[1:]:
         bits = portable.float_bits(x)

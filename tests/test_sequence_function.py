@@ -270,6 +270,40 @@ def test_shared_gradients_repeat_bit_for_bit_for_any_thread_count(monkeypatch, c
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.parametrize("helper_lines", [0, 400])
+def test_a_cooperative_body_has_one_lane_on_the_cpu(helper_lines):
+    """Also a body so long that others are not inlined."""
+    space = {}
+    exec("def shift(a):\n" + "    a += 1.0\n" * helper_lines + "    return a", space)
+    shift = space["shift"]
+
+    @sequence_function(
+        takes={"x": per_step("T")}, gives={"y": per_step("T")}, work={"w": ("T",)}, cooperative=True
+    )
+    def turn(x, y, w, lane, lanes):
+        for t in range(lane, x.shape[0], lanes):
+            w[t] = shift(x[t])
+        udfkit.portable.barrier()
+        for t in range(lane, x.shape[0], lanes):
+            y[t] = w[x.shape[0] - 1 - t] + lane + 10 * lanes
+
+    @turn.gradient
+    def _(grad_y, grad_x, lane, lanes):
+        for t in range(lane, grad_x.shape[0], lanes):
+            grad_x[t] = grad_y[grad_x.shape[0] - 1 - t]
+
+    fn = turn([variable()])
+    found = fn.eval([[1.0, 2.0], [], [3.0]])
+    assert [y.tolist() for y in found] == [
+        [12.0 + helper_lines, 11.0 + helper_lines],
+        [],
+        [13.0 + helper_lines],
+    ]
+    root = [np.array([1.0, 2.0]), np.zeros(0), np.array([3.0])]
+    gradient = fn.grad([[1.0, 2.0], [], [3.0]], None, root)
+    assert [g.tolist() for g in gradient] == [[2.0, 1.0], [], [3.0]]
+
+
 def test_class_form_clone_and_serialization():
     class Shift(udfkit.SequenceFunction):
         takes = {"x": per_step("T")}  # noqa: RUF012

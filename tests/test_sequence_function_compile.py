@@ -130,6 +130,45 @@ def test_what_could_change_unseen_is_refused_with_file_and_line():
             made([udfkit.sequence.input_variable((), np.float64)]).eval([[1.0]])
 
 
+def test_a_cooperative_body_takes_its_lane():
+    declared = {"takes": {"x": per_step("T")}, "gives": {"y": per_step("T")}, "cooperative": True}
+
+    def forward(x, y, lane):
+        pass
+
+    def backward(grad_y, grad_x, lanes):
+        pass
+
+    def whole(x, y, lane, lanes):
+        pass
+
+    with pytest.raises(TypeError, match=r"forward of .* is cooperative and does not take 'lanes'"):
+        sequence_function(**declared)(forward)
+    with pytest.raises(TypeError, match=r"backward of .* is cooperative and does not take 'lane'"):
+        sequence_function(**declared)(whole).gradient(backward)
+    with pytest.raises(ValueError, match="'lane' is declared twice"):
+        sequence_function(**{**declared, "work": {"lane": (1,)}})(whole)
+    with pytest.raises(TypeError, match="takes 'lane', which is not declared"):
+        sequence_function(**{**declared, "cooperative": False})(whole)
+
+
+def test_a_barrier_of_a_body_that_is_not_cooperative_is_refused():
+    wait = udfkit.portable.barrier
+
+    def by_attribute():
+        udfkit.portable.barrier()
+
+    def by_closure():
+        wait()
+
+    for helper in (by_attribute, by_closure):
+        space = {"helper": helper}
+        exec("def forward(x, y):\n    helper()", space)
+        made = sequence_function(takes={"x": per_step("T")}, gives={"y": per_step("T")})
+        with pytest.raises(TypeError, match=r"forward of forward waits at a barrier, .*'lanes'"):
+            made(space["forward"])([udfkit.sequence.input_variable(())]).eval([[1.0]])
+
+
 def test_a_function_that_calls_itself_is_refused():
     def again(n):
         return 1 if n == 0 else again(n - 1)

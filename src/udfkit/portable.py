@@ -7,7 +7,9 @@ branches, so that a loop over them is compiled to vector instructions. All compu
 from __future__ import annotations
 
 from udfkit.kernels.portable import (
+    barrier,
     bits_float,
+    dot,
     exp,
     float_bits,
     log,
@@ -15,6 +17,19 @@ from udfkit.kernels.portable import (
     log_add_3,
     maximum,
     minimum,
+    total,
 )
 
-__all__ = ["bits_float", "exp", "float_bits", "log", "log_add", "log_add_3", "maximum", "minimum"]
+__all__ = [
+    "barrier",
+    "bits_float",
+    "dot",
+    "exp",
+    "float_bits",
+    "log",
+    "log_add",
+    "log_add_3",
+    "maximum",
+    "minimum",
+    "total",
+]

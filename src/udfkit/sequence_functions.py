@@ -40,7 +40,7 @@ _MAKERS = {
     "each": "udfkit.input_variable, which has a batch axis only",
     "shared": "udfkit.Parameter or udfkit.Constant, which have no axes",
 }
-_PARTS = ("takes", "gives", "saved", "work", "options", "lengths")
+_PARTS = ("takes", "gives", "saved", "work", "options", "lengths", "cooperative")
 
 
 class SequenceFunction(UserFunction):
@@ -77,6 +77,10 @@ class SequenceFunction(UserFunction):
         Defaults of numbers that a body takes by name; another value compiles nothing anew.
     lengths : dict of str to function
         For an output of lengths of its own: a body that takes inputs and returns the length.
+    cooperative : bool, default False
+        On CUDA, whether a block of threads works on a sequence, and not one thread. Bodies then
+        also take ``lane`` and ``lanes``: each lane does its part of the work, and waits for the
+        others at `udfkit.portable.barrier`. On the CPU there is one lane, lane 0.
 
     Raises
     ------
@@ -117,6 +121,7 @@ class SequenceFunction(UserFunction):
     work: ClassVar[Mapping[str, Any]] = {}
     options: ClassVar[Mapping[str, Any]] = {}
     lengths: ClassVar[Mapping[str, Callable[..., int]]] = {}
+    cooperative: ClassVar[bool] = False
     _definition: ClassVar[Definition | None] = None
     _programs: ClassVar[dict[tuple[str, ...], Program]] = {}
 
@@ -172,7 +177,7 @@ class SequenceFunction(UserFunction):
             dtypes[key] = variable.dtype.name
         for key, declared in definition.gives.items():
             dtypes[key] = (declared.dtype or self.float_dtype).name
-        self._dtypes = dtypes
+        self._dtypes, self._key = dtypes, tuple(dtypes.values())
         self._bound: dict[Any, Any] = {}
 
     def clone(self, cloned_inputs: Sequence[Variable]) -> UserFunction:
@@ -291,11 +296,10 @@ class SequenceFunction(UserFunction):
         return dict(self._options)
 
     def _program(self, definition: Definition) -> Program:
-        key = tuple(self._dtypes.values())
-        program = self._programs.get(key)
+        program = self._programs.get(self._key)
         if program is None or program.definition is not definition or not program.is_current():
             program = Program(definition, self._dtypes, sequences.poisoned)
-            self._programs[key] = program
+            self._programs[self._key] = program
         return program
 
     def _forward(
@@ -348,6 +352,7 @@ def sequence_function(
     work: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
     lengths: Mapping[str, Callable[..., int]] | None = None,
+    cooperative: bool = False,
 ) -> Callable[[Callable[..., None]], type[SequenceFunction]]:
     """Make a subclass of `SequenceFunction` of a forward body; a decorator.
 
@@ -375,25 +380,19 @@ def sequence_function(
     >>> x = udfkit.sequence.input_variable(2, needs_gradient=True, name="x")
     >>> f = project([x, w])
     >>> batch = [[[1.0, 1.0], [0.0, 1.0]], [[2.0, 0.0]]]
-    >>> [y.tolist() for y in f.eval(batch)]
-    [[3.0, 2.0], [2.0]]
     >>> f.grad(batch, wrt="w").tolist()
     [3.0, 2.0]
     """
 
     def decorate(forward: Callable[..., None]) -> type[SequenceFunction]:
-        names = {
-            "__doc__": forward.__doc__,
-            "__module__": forward.__module__,
-            "__qualname__": forward.__qualname__,
-            "takes": dict(takes),
-            "gives": dict(gives),
-            "saved": dict(saved or {}),
-            "work": dict(work or {}),
-            "options": dict(options or {}),
-            "lengths": dict(lengths or {}),
-            "forward": staticmethod(forward),
+        names: dict[str, Any] = {
+            name: getattr(forward, name) for name in ("__doc__", "__module__", "__qualname__")
         }
-        return type(forward.__name__, (SequenceFunction,), names)
+        names |= {"takes": dict(takes), "gives": dict(gives), "cooperative": cooperative}
+        names |= {"saved": dict(saved or {}), "work": dict(work or {})}
+        names |= {"options": dict(options or {}), "lengths": dict(lengths or {})}
+        return type(
+            forward.__name__, (SequenceFunction,), {**names, "forward": staticmethod(forward)}
+        )
 
     return decorate

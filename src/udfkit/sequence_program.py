@@ -15,6 +15,7 @@ import numpy as np
 from udfkit.kernels import lazy, sequences
 from udfkit.kernels.bodies import Body
 from udfkit.kernels.jit import JIT_DISABLED
+from udfkit.kernels.portable import barrier
 from udfkit.kernels.sequences import Slot
 from udfkit.sequence_declarations import Declared, scratch
 from udfkit.threads import run_ranges, thread_count
@@ -26,6 +27,7 @@ cuda_sequences = lazy("cuda_sequences", globals())
 THREAD_NANOSECONDS = 500_000
 """Work that takes less is done by one thread: handing it over would cost what it saves."""
 
+_LANES = ("lane", "lanes")
 _OPTION_DTYPES = {bool: "bool", int: "int64", float: "float64"}
 _lock = threading.RLock()
 
@@ -41,6 +43,7 @@ class Definition:
     work: dict[str, Declared]
     options: dict[str, Any]
     counts: dict[str, Any]
+    cooperative: bool
     forward: Any
     backward: Any = None
 
@@ -50,7 +53,7 @@ class Definition:
         name: str,
         forward: Any,
         backward: Any,
-        parts: Mapping[str, Mapping[str, Any]],
+        parts: Mapping[str, Any],
     ) -> Definition:
         """Check what an author declared.
 
@@ -70,8 +73,9 @@ class Definition:
                     f"{name}: option {key!r} has the default {default!r}, expected an int, a float "
                     f"or a bool"
                 )
-        made = cls(name, takes, gives, saved, work, options, dict(parts["lengths"]), forward)
-        names = [*takes, *gives, *saved, *work, *options]
+        cooperative, counts = bool(parts["cooperative"]), dict(parts["lengths"])
+        made = cls(name, takes, gives, saved, work, options, counts, cooperative, forward)
+        names = made._names("forward")
         twice = [key for key in names if names.count(key) > 1]
         if twice:
             raise ValueError(f"{name}: the name {twice[0]!r} is declared twice; choose another one")
@@ -99,6 +103,16 @@ class Definition:
     def has_shared(self) -> bool:
         """Whether any input is shared by all sequences."""
         return any(declared.kind == "shared" for declared in self.takes.values())
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Names of the inputs, in order."""
+        return list(self.takes)
+
+    @cached_property
+    def batch_input(self) -> int:
+        """Which input says how many sequences there are."""
+        return [declared.kind != "shared" for declared in self.takes.values()].index(True)
 
     @cached_property
     def length_names(self) -> list[str]:
@@ -164,8 +178,14 @@ class Definition:
                         )
 
     def _check_parameters(self, phase: str, body: Any) -> None:
-        known = self._names(phase)
-        for name in _parameters(body):
+        known, asked = self._names(phase), _parameters(body)
+        missing = [name for name in _LANES if self.cooperative and name not in asked]
+        if missing:
+            raise TypeError(
+                f"{phase} of {self.name} is cooperative and does not take {missing[0]!r}: without "
+                f"'lane' and 'lanes' among its arguments it cannot share its work out"
+            )
+        for name in asked:
             if name not in known:
                 raise TypeError(
                     f"{phase} of {self.name} takes {name!r}, which is not declared: its arguments "
@@ -174,6 +194,7 @@ class Definition:
 
     def _names(self, phase: str) -> list[str]:
         names = [*self.takes, *self.gives, *self.saved, *self.work, *self.options]
+        names += _LANES if self.cooperative else ()
         if phase == "backward":
             names += [f"grad_{name}" for name in [*self.gives, *self.takes]]
         return names
@@ -291,29 +312,32 @@ class Program:
         )
 
     def arguments(self, phase: str) -> list[Slot]:
-        """Return the slots of a body's arguments, scratch left out."""
+        """Return the slots of a body's arguments, those that a driver finds itself left out."""
         if phase not in self._held:
             slots = self._slots(phase, getattr(self.definition, phase))
-            self._held[phase] = [slot for slot in slots if not slot.is_scratch]
+            self._held[phase] = [slot for slot in slots if slot.is_passed]
         return self._held[phase]
 
     def run(self, phase: str, chunks: int, weight: int, args: tuple[Any, ...]) -> None:
         """Run a compiled body over all chunks, in several threads where that pays."""
-        drive = self.compiled(phase)
-        rate = self.rates.get(phase, 0.0)
-        bounds = [0, chunks]
-        threads = 1
-        if chunks > 1 and rate * weight > THREAD_NANOSECONDS and not JIT_DISABLED:
-            threads = min(thread_count(), chunks)
-            if threads > 1:
-                bounds = list(range(chunks + 1))
-        began = time.perf_counter_ns()
+        drive = self._compiled.get(phase) or self.compiled(phase)
         if JIT_DISABLED:
             # Compiled code has no warnings for infinities and NaN either.
             with np.errstate(all="ignore"):
-                run_ranges(drive, bounds, args)
+                drive(0, chunks, *args)
+            return
+        if chunks == 1:
+            drive(0, 1, *args)
+            return
+        rate = self.rates.get(phase, 0.0)
+        threads = 1
+        if rate * weight > THREAD_NANOSECONDS:
+            threads = min(thread_count(), chunks)
+        began = time.perf_counter_ns()
+        if threads > 1:
+            run_ranges(drive, range(chunks + 1), args)
         else:
-            run_ranges(drive, bounds, args)
+            drive(0, chunks, *args)
         # An interruption makes a measurement too large, never too small.
         spent = threads * (time.perf_counter_ns() - began) / max(weight, 1)
         self.rates[phase] = min(spent, 1.05 * rate) if rate else spent
@@ -328,6 +352,8 @@ class Program:
                 return slot
         if name in definition.options:
             return Slot(name, "option", _OPTION_DTYPES[type(definition.options[name])], 0)
+        if name in _LANES:
+            return Slot(name, "lane", "int64", 0)
         plain = name
         if name not in definition.takes and name not in definition.gives:
             plain = name.removeprefix("grad_")
@@ -350,6 +376,11 @@ class Program:
         if phase not in self._bodies:
             self._bodies[phase] = Body(getattr(self.definition, phase))
         where = f"{phase} of {self.definition.name}"
+        if not self.definition.cooperative and self._bodies[phase].calls(barrier):
+            raise TypeError(
+                f"{where} waits at a barrier, where other threads work on other sequences: declare "
+                f"cooperative=True, and take 'lane' and 'lanes'"
+            )
         slots = self._slots(phase, getattr(self.definition, phase))
         return self._bodies[phase], where, slots, self._scratch, *self._names
 

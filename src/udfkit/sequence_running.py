@@ -43,7 +43,6 @@ class State:
         "fixed",
         "layouts",
         "needs",
-        "options",
         "place",
         "program",
         "values",
@@ -55,7 +54,6 @@ class State:
     values: tuple[Value, ...]
     arrays: dict[str, Any]
     layouts: dict[str, Layout]
-    options: dict[str, Any]
     fixed: tuple[Any, ...]
     needs: tuple[int, ...]
     chunks: int
@@ -78,53 +76,58 @@ def _run_forward(
     function: Any, definition: Definition, program: Program, values: tuple[Value, ...], place: Any
 ) -> tuple[State, list[Value]]:
     state = State()
-    state.place = place
-    state.program, state.values, state.options = program, values, function._options
-    state.arrays = {
-        name: _flat(declared, value, place)
-        for (name, declared), value in zip(definition.takes.items(), values, strict=False)
-    }
-    shapes = tuple(value._sample_shape for value in values)
+    state.place, state.program, state.values = place, program, values
+    state.arrays = arrays = dict(function._options)
+    for (name, declared), value in zip(definition.takes.items(), values, strict=False):
+        arrays[name] = _flat(declared, value, place)
+    shapes = tuple([value._sample_shape for value in values])
     bound = function._bound.get((program, shapes))
     if bound is None:
-        sizes = function._bind_sizes(definition, shapes, list(definition.takes))
-        vector = np.array([sizes[name] for name in program.sizes], np.int64)
-        samples = {
-            name: function._sample_shape(declared, sizes, shapes)
-            for name, declared in definition.gives.items()
-        }
-        bound = function._bound[program, shapes] = sizes, vector, samples
-    sizes, vector, samples = bound
-    state.layouts = _input_layouts(definition, values)
-    state.count = next(
-        value._layout.count
-        for declared, value in zip(definition.takes.values(), values, strict=False)
-        if declared.kind != "shared"
-    )
-    for name, declared in list(definition.takes.items())[len(values) :]:
-        total = state.layouts[str(declared.shape[0].symbol)].total
-        state.arrays[name] = state.place.send(np.full(total, declared.default, declared.dtype))
+        bound = function._bound[program, shapes] = _bind(function, definition, program, shapes)
+    sizes, vector, outputs = bound
+    state.layouts = layouts = _input_layouts(definition, values)
+    state.count = values[definition.batch_input]._layout.count
+    for name in definition.names[len(values) :]:
+        declared = definition.takes[name]
+        total = layouts[str(declared.shape[0].symbol)].total
+        arrays[name] = place.send(np.full(total, declared.default, declared.dtype))
     if definition.has_indices:
         _check_indices(definition, state, sizes)
     for name, length in definition.output_lengths.items():
-        if length not in state.layouts:
-            state.layouts[length] = _own_layout(definition, state, sizes, name)
+        if length not in layouts:
+            layouts[length] = _own_layout(definition, state, sizes, name)
     _plan(definition, state, vector)
-    results = []
-    for name, declared in definition.gives.items():
-        step = declared.kind == "step"
-        layout = state.layouts[definition.output_lengths[name]] if step else None
-        lead = state.count if layout is None else layout.total
-        shape = (lead, *samples[name])
-        made = _make(state, shape, program.dtypes[name])
-        state.arrays[name] = _seen(declared, made, state.place)
-        where = values[0]._device
-        if layout is None:
-            results.append(Value._make(Layout.of_batch(lead), where, padded=made))
+    results, where = [], values[0]._device
+    for name, declared, length, sample, dtype in outputs:
+        if length is None:
+            made = _make(place, (state.count, *sample), dtype)
+            results.append(Value._make(Layout.of_batch(state.count), where, padded=made))
         else:
+            layout = layouts[length]
+            made = _make(place, (layout.total, *sample), dtype)
             results.append(Value._make(layout, where, flat=made))
-    _run(state, "forward", state.arrays)
+        arrays[name] = _seen(declared, made, place)
+    _run(state, "forward", arrays)
     return state, results
+
+
+def _bind(
+    function: Any, definition: Definition, program: Program, shapes: tuple[tuple[int, ...], ...]
+) -> tuple[dict[str, int], np.ndarray, list[Any]]:
+    """Find what sample shapes decide: sizes by name and in order, and what outputs are made of."""
+    sizes = function._bind_sizes(definition, shapes, definition.names)
+    vector = np.array([sizes[name] for name in program.sizes], np.int64)
+    outputs = [
+        (
+            name,
+            declared,
+            definition.output_lengths.get(name),
+            function._sample_shape(declared, sizes, shapes),
+            np.dtype(program.dtypes[name]),
+        )
+        for name, declared in definition.gives.items()
+    ]
+    return sizes, vector, outputs
 
 
 def wrapped_forward(
@@ -196,7 +199,7 @@ def _run_backward(
             sums[name] = state.place.send(np.zeros((rows, math.prod(like.shape))))
             arrays[f"grad_{name}"] = _shaped(sums[name], (rows, *like.shape), state.place)
         else:
-            arrays[f"grad_{name}"] = _make(state, like.shape, like.dtype)
+            arrays[f"grad_{name}"] = _make(state.place, like.shape, like.dtype)
     _run(state, "backward", arrays)
     found: dict[str, Value | None] = {}
     for (name, declared), value in zip(definition.takes.items(), state.values, strict=False):
@@ -217,9 +220,9 @@ def _run_backward(
     return found
 
 
-def _make(state: State, shape: tuple[int, ...], dtype: Any) -> Any:
+def _make(place: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """Return an array without contents where the samples are."""
-    if state.place is not HOST:
+    if place is not HOST:
         return cuda_arrays.empty(shape, dtype)
     # Small arrays skip the pool, whose bookkeeping would be noticed.
     make = np.empty if shape and shape[0] < SMALL else empty
@@ -230,7 +233,8 @@ def _run(state: State, phase: str, arrays: dict[str, Any]) -> None:
     """Run a body where the samples are."""
     if not state.count:
         return
-    program, args = state.program, _arguments(state, phase, arrays)
+    program = state.program
+    args = tuple([arrays[slot.name] for slot in program.arguments(phase)])
     if state.place is HOST:
         program.run(phase, state.chunks, state.weight, state.fixed + state.needs + args)
     else:
@@ -324,7 +328,7 @@ def _own_layout(definition: Definition, state: State, sizes: dict[str, int], out
     if size.symbol in state.program.counts:
         count, slots = state.program.counts[size.symbol]
         known = [state.layouts[n].offsets for n in definition.length_names]
-        values = {**state.arrays, **state.options}
+        values = dict(state.arrays)
         if state.place is not HOST:
             for slot in slots:
                 if slot.name in state.arrays:
@@ -354,15 +358,16 @@ def _plan(definition: Definition, state: State, sizes: np.ndarray) -> None:
     state.weight = int(positions[groups, count])
     state.needs = tuple(needs.tolist())
     where: list[Any] = [*offsets, sizes]
-    rows = list(positions[:groups])
+    rows: list[Any] = [positions[k] for k in range(groups)]
     if state.place is not HOST:
         state.chunks = most = _most_rows(definition, state, count)
         chunks = np.arange(most + 1, dtype=np.int64) * count // max(most, 1)
         chunks, *where = (state.place.send(array) for array in (chunks, *where))
         rows = [state.place.send(row) for row in rows]
     fixed = [chunks, *where]
-    for k, (row, dtype) in enumerate(zip(rows, program.saved_dtypes, strict=True)):
-        fixed += [_make(state, (int(positions[k, count]),), dtype), row]
+    for k in range(groups):
+        room = _make(state.place, (int(positions[k, count]),), program.saved_dtypes[k])
+        fixed += [room, rows[k]]
     state.fixed = tuple(fixed)
 
 
@@ -377,11 +382,3 @@ def _most_rows(definition: Definition, state: State, most: int) -> int:
     shared = (state.arrays[n].shape for n, d in definition.takes.items() if d.kind == "shared")
     largest = max(math.prod(shape) for shape in shared)
     return min(most, max(1, CHUNK_BYTES // (8 * largest + 1)))
-
-
-def _arguments(state: State, phase: str, arrays: dict[str, np.ndarray]) -> tuple[Any, ...]:
-    options = state.options
-    return tuple(
-        options[slot.name] if slot.role == "option" else arrays[slot.name]
-        for slot in state.program.arguments(phase)
-    )

@@ -123,6 +123,26 @@ def test_probabilities_of_any_size(scale, fitted):
         np.testing.assert_allclose(found[k], gradient, rtol=1e-9, atol=atol, err_msg=str(k))
 
 
+@pytest.mark.parametrize("bits", [200, 218, 219, 220, 221, 222, 223, 224, 239])
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_only_alignment_is_almost_lost_behind_impossible_ones(bits, turned):
+    """As many labels as steps, each less likely than the blank by a factor of 2^bits.
+
+    The sums that cannot come to an end stay large, and the only one that can is next to nothing.
+    """
+    gaps = np.full(10, bits * np.log(2.0))
+    gaps[8], gaps[9] = 230 * np.log(2.0), 0.0
+    scores = np.stack([gaps, -gaps, -gaps], axis=1) / 2
+    scores = scores[::-1].copy() if turned else scores
+    target = np.arange(10) % 2 + 1
+    feed = {"scores": [scores], "targets": [target]}
+    fn = make(3)
+    found, loss = fn.grad(feed, None, None, [fn.output])
+    want, gradient = by_logs(scores, target, 0)
+    np.testing.assert_allclose(loss, [want], rtol=1e-12)
+    np.testing.assert_allclose(found[0], gradient, atol=1e-9)
+
+
 def test_a_long_sequence_leaves_the_range_of_float64_in_every_direction():
     rng = np.random.default_rng(5)
     batch = [rng.normal(0, 30, (600, 5)), rng.normal(0, 3, (600, 5))]

@@ -11,8 +11,7 @@ import numpy as np
 import udfkit
 from udfkit.demo.clock import CONVERSION, USER_CODE
 from udfkit.demo.model import Model
-from udfkit.functions.rows import dot
-from udfkit.portable import exp
+from udfkit.portable import dot, exp
 
 __all__ = ["Compared", "CompiledPooling", "compare"]
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 
-from udfkit.portable import exp, log, maximum
+from udfkit.functions.rows import add_product, largest
+from udfkit.portable import dot, exp, log, maximum, total
 from udfkit.sequence_functions import (
     SequenceFunction,
     per_sequence,
@@ -51,35 +52,20 @@ def _prepare(transitions, weights, turned):
     return high
 
 
-def _multiply(row, matrix, result, size):
-    """Fill the product of a row and a matrix, four rows of it at a time."""
-    for k in range(size):
+def _multiply(row, matrix, result):
+    """Fill the product of a row and a matrix."""
+    for k in range(result.shape[0]):
         result[k] = 0.0
-    whole = size // 4 * 4
-    for i in range(0, whole, 4):
-        a, b, c, d = row[i], row[i + 1], row[i + 2], row[i + 3]
-        for k in range(size):
-            result[k] += (
-                a * matrix[i, k]
-                + b * matrix[i + 1, k]
-                + c * matrix[i + 2, k]
-                + d * matrix[i + 3, k]
-            )
-    for i in range(whole, size):
-        a = row[i]
-        for k in range(size):
-            result[k] += a * matrix[i, k]
+    add_product(row, matrix, result)
 
 
-def _normalize(row, tags):
+def _normalize(row):
     """Divide by the sum, which is returned."""
-    total = 0.0
-    for k in range(tags):
-        total += row[k]
-    inverse = 1.0 / total
-    for k in range(tags):
+    found = total(row)
+    inverse = 1.0 / found
+    for k in range(row.shape[0]):
         row[k] *= inverse
-    return total
+    return found
 
 
 def _scaled_forward(scores, weights, high, alpha, rows):
@@ -87,20 +73,18 @@ def _scaled_forward(scores, weights, high, alpha, rows):
     steps, tags = scores.shape
     partition = 0.0
     for t in range(steps):
-        top = scores[t, 0] * 1.0
-        for k in range(1, tags):
-            top = maximum(top, scores[t, k] * 1.0)
+        top = largest(scores[t])
         for k in range(tags):
             rows[t, k] = exp(scores[t, k] - top)
         if t == 0:
             for k in range(tags):
                 alpha[0, k] = rows[0, k]
         else:
-            _multiply(alpha[t - 1], weights, alpha[t], tags)
+            _multiply(alpha[t - 1], weights, alpha[t])
             for k in range(tags):
                 alpha[t, k] *= rows[t, k]
             partition += high
-        partition += top + log(_normalize(alpha[t], tags))
+        partition += top + log(_normalize(alpha[t]))
     return partition
 
 
@@ -123,18 +107,16 @@ def _logs_forward(scores, transitions, alpha, rows):
                 alpha[t, k] += exp(alpha[t - 1, i] + transitions[i, k] - rows[t, k])
         for k in range(tags):
             alpha[t, k] = rows[t, k] + log(alpha[t, k]) + scores[t, k]
-    return _log_sum(alpha[steps - 1], tags)
+    return _log_sum(alpha[steps - 1])
 
 
-def _log_sum(row, tags):
-    top = -math.inf
-    for k in range(tags):
-        top = maximum(top, row[k])
+def _log_sum(row):
+    top = largest(row)
     base = 0.0 if top == -math.inf else top
-    total = 0.0
-    for k in range(tags):
-        total += exp(row[k] - base)
-    return base + log(total)
+    found = 0.0
+    for k in range(row.shape[0]):
+        found += exp(row[k] - base)
+    return base + log(found)
 
 
 @sequence_function(
@@ -180,23 +162,17 @@ def _scaled_backward(alpha, rows, turned, beta, after, grad, grad_scores):
     for k in range(tags):
         beta[0, k] = 1.0
     for t in range(steps - 1, -1, -1):
-        total = 0.0
-        for k in range(tags):
-            total += alpha[t, k] * beta[0, k]
-        share = grad / total
+        share = grad / dot(alpha[t], beta[0])
         for k in range(tags):
             grad_scores[t, k] = -(alpha[t, k] * beta[0, k] * share)
         if t > 0:
             for k in range(tags):
                 beta[1, k] = rows[t, k] * beta[0, k]
-            _multiply(beta[1], turned, beta[0], tags)
-            both = 0.0
-            for i in range(tags):
-                both += alpha[t - 1, i] * beta[0, i]
-            share = grad / both
+            _multiply(beta[1], turned, beta[0])
+            share = grad / dot(alpha[t - 1], beta[0])
             for k in range(tags):
                 after[t, k] = beta[1, k] * share
-            _normalize(beta[0], tags)
+            _normalize(beta[0])
 
 
 def _scaled_pairs(alpha, weights, after, pairs, grad_transitions):

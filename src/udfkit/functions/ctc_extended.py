@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 
-from udfkit.functions.rows import are_between, gather_taken, total
-from udfkit.portable import exp, log, maximum
+from udfkit.functions.rows import are_within, gather_taken, largest
+from udfkit.portable import exp, log, total
 
 __all__ = ["LOG_BASE", "alphas", "gradient", "power", "probabilities", "scale"]
 
@@ -21,9 +21,8 @@ _HIGH = 2.0**256
 _LOW = 2.0**-256
 LOG_BASE = 512.0 * 0.6931471805599453
 _PER_LOG_BASE = 1.0 / LOG_BASE
-# The bits of 2^-120 and 2^120: between them are those of all numbers between.
-_LEAST_BITS = (1023 - 120) << 52
-_MOST_BITS = (1023 + 120) << 52
+# Scores between -83 and 83: none of their exps is below 2^-120 or above 2^120.
+_FARTHEST = 83.0
 # Adding it rounds to an integer.
 _ROUND = 6755399441055744.0
 
@@ -58,11 +57,11 @@ def probabilities(scores, numbers, exponents, wide):
     steps, classes = scores.shape
     for t in range(steps):
         number = numbers[t]
-        for k in range(classes):
-            number[k] = exp(scores[t, k])
-        # If all of these are in the middle of float64's range, no largest score is needed.
-        wide[t] = 0.0 if are_between(number, _LEAST_BITS, _MOST_BITS) else 1.0
+        # If all exps are in the middle of float64's range, no largest score is needed.
+        wide[t] = 0.0 if are_within(scores[t], _FARTHEST) else 1.0
         if wide[t] == 0.0:
+            for k in range(classes):
+                number[k] = exp(scores[t, k])
             share = 1.0 / total(number)
             for k in range(classes):
                 number[k] *= share
@@ -73,14 +72,12 @@ def probabilities(scores, numbers, exponents, wide):
 def _wide_probabilities(row, number, exponent):
     """Softmax of one step, as numbers and exponents."""
     classes = row.shape[0]
-    top = -math.inf
-    for k in range(classes):
-        top = maximum(top, row[k])
+    top = largest(row)
     base = 0.0 if top == -math.inf else top
     for k in range(classes):
         number[k] = exp(row[k] - base)
     sum_of_all = total(number)
-    rest = log(sum_of_all) if sum_of_all > 0.0 else 0.0
+    rest = log(sum_of_all) if sum_of_all != 0.0 else 0.0
     for k in range(classes):
         x = (row[k] - base) - rest
         near = x * _PER_LOG_BASE

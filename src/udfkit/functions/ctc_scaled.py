@@ -16,9 +16,10 @@ _LOG_2 = 0.6931471805599453
 
 # The largest sum of a step is brought near 2^900, so that the others have all of the range below.
 _TOP = 900
-# The bits of 2^-890 and 2^1000. A sum of products of numbers above 2^-890 and probabilities above
-# 2^-120 is not denormal, so what is found outside was not rounded before.
-_LEAST_BITS = (1023 - 890) << 52
+# The bits of 2^-700 and 2^1000. A sum of numbers above 2^-700, times a probability of at least
+# 2^-240 over the number of classes and a factor above 2^-100, is not 0. So nothing is lost before
+# it is found outside.
+_LEAST_BITS = (1023 - 700) << 52
 _MOST_BITS = (1023 + 1000) << 52
 # The most that two factors, one for alphas and one for betas, can make up for: with more the
 # product of one of them and 2^900 could be infinite.
@@ -153,12 +154,7 @@ def scaled_gradient(
         low, high = spread(beta[out + 1], low, high)
         if (low < _LEAST_BITS) | (high >= _MOST_BITS) | (high == 0):
             return False
-        power += _exponent_of(factor)
+        power -= _exponent(float_bits(factor))
         factor = _power(_TOP - _exponent(high))
         source = out
     return True
-
-
-def _exponent_of(factor):
-    """The exponent that a factor of 2^-exponent made up for."""
-    return -_exponent(float_bits(factor))

@@ -46,6 +46,19 @@ def _find_total(x, mask, high, total):
                 total[k] += exp(x[t, k] - high[k])
 
 
+def _sum_rows(x, mask, total):
+    """The sum of each element over the steps that take part; return how many do."""
+    count = 0
+    for k in range(x.shape[1]):
+        total[k] = 0.0
+    for t in range(x.shape[0]):
+        if mask[t]:
+            count += 1
+            for k in range(x.shape[1]):
+                total[k] += x[t, k]
+    return count
+
+
 @sequence_function(takes=_TAKES, gives=_STEPS, work=_ROWS)
 def Softmax(x, mask, y, high, total):
     """The body of `softmax`."""
@@ -84,12 +97,7 @@ def LogSoftmax(x, mask, y, high, total):
 
 @LogSoftmax.gradient
 def _log_softmax_gradient(mask, y, total, grad_y, grad_x):
-    for k in range(y.shape[1]):
-        total[k] = 0.0
-    for t in range(y.shape[0]):
-        if mask[t]:
-            for k in range(y.shape[1]):
-                total[k] += grad_y[t, k]
+    _sum_rows(grad_y, mask, total)
     for t in range(y.shape[0]):
         if mask[t]:
             for k in range(y.shape[1]):
@@ -114,30 +122,21 @@ def _logsumexp_gradient(x, mask, lse, grad_y, grad_x):
                 grad_x[t, k] = 0.0 if lse[k] == -math.inf else share * grad_y[k]
 
 
-@sequence_function(takes=_TAKES, gives=_ONE, saved={"total": ("K",)})
-def Mean(x, mask, y, total):
+@sequence_function(takes=_TAKES, gives=_ONE, work={"total": ("K",)}, saved={"taken": (1,)})
+def Mean(x, mask, y, total, taken):
     """The body of `mean`."""
-    count = 0
-    for k in range(x.shape[1]):
-        total[k] = 0.0
-    for t in range(x.shape[0]):
-        if mask[t]:
-            count += 1
-            for k in range(x.shape[1]):
-                total[k] += x[t, k]
+    count = _sum_rows(x, mask, total)
+    taken[0] = count
     for k in range(x.shape[1]):
         y[k] = total[k] / (count if count > 0 else 1)
 
 
 @Mean.gradient
-def _mean_gradient(x, mask, grad_y, grad_x):
-    count = 0
-    for t in range(x.shape[0]):
-        count += 1 if mask[t] else 0
+def _mean_gradient(x, mask, taken, grad_y, grad_x):
     for t in range(x.shape[0]):
         if mask[t]:
             for k in range(x.shape[1]):
-                grad_x[t, k] = grad_y[k] / count
+                grad_x[t, k] = grad_y[k] / taken[0]
 
 
 @sequence_function(takes=_TAKES, gives=_ONE)

@@ -1,45 +1,48 @@
-"""What several bodies do with rows of positive numbers."""
+"""What several bodies do with rows of numbers."""
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 from __future__ import annotations
 
-from udfkit.portable import float_bits
+from udfkit.portable import bits_float, float_bits, total
 
-__all__ = ["are_between", "dot", "gather_taken", "spread", "total"]
+__all__ = ["add_product", "are_within", "gather_taken", "largest", "spread"]
 
-
-def total(row):
-    """The sum of a row, in four parts, so that one addition need not wait for the last."""
-    size = row.shape[0]
-    whole = size // 4 * 4
-    a = b = c = d = 0.0
-    for k in range(0, whole, 4):
-        a += row[k]
-        b += row[k + 1]
-        c += row[k + 2]
-        d += row[k + 3]
-    for k in range(whole, size):
-        a += row[k]
-    return (a + b) + (c + d)
+_MAGNITUDE = 0x7FFF_FFFF_FFFF_FFFF
+# Minus infinity, in the order of `_ordered`.
+_LOWEST = -0x7FF0_0000_0000_0001
 
 
-def dot(x, y):
-    """The sum of products of two rows, in eight parts."""
-    size = x.shape[0]
-    whole = size // 8 * 8
-    a = b = c = d = e = f = g = h = 0.0
-    for k in range(0, whole, 8):
-        a += x[k] * y[k]
-        b += x[k + 1] * y[k + 1]
-        c += x[k + 2] * y[k + 2]
-        d += x[k + 3] * y[k + 3]
-        e += x[k + 4] * y[k + 4]
-        f += x[k + 5] * y[k + 5]
-        g += x[k + 6] * y[k + 6]
-        h += x[k + 7] * y[k + 7]
-    for k in range(whole, size):
-        a += x[k] * y[k]
-    return ((a + b) + (c + d)) + ((e + f) + (g + h))
+def add_product(weights, rows, result):
+    """Add the product of a row of weights and a matrix, four rows of it at a time."""
+    count, size = rows.shape
+    whole = count // 4 * 4
+    for i in range(0, whole, 4):
+        a, b, c, d = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
+        for k in range(size):
+            result[k] += (
+                a * rows[i, k] + b * rows[i + 1, k] + c * rows[i + 2, k] + d * rows[i + 3, k]
+            )
+    for i in range(whole, count):
+        a = weights[i]
+        for k in range(size):
+            result[k] += a * rows[i, k]
+
+
+def _ordered(bits):
+    """Bits of a float64 as a whole number in the order of the numbers; the same way back."""
+    return bits ^ ((bits >> 63) & _MAGNITUDE)
+
+
+def largest(row):
+    """The largest number of a row, -inf at least; a NaN may be passed over.
+
+    Whole numbers are compared, since the compiler does not reorder comparisons of floats.
+    """
+    high = _LOWEST
+    for k in range(row.shape[0]):
+        bits = _ordered(float_bits(1.0 * row[k]))
+        high = bits if bits > high else high
+    return bits_float(_ordered(high))
 
 
 def spread(row, low, high):
@@ -57,15 +60,13 @@ def spread(row, low, high):
     return low, high
 
 
-def are_between(row, least, most):
-    """Whether the bits of all numbers, 0 included, are above one bound and below another."""
-    low = most
-    high = least
+def are_within(row, most):
+    """Whether no number is farther from 0 than a positive one; a NaN is."""
+    high = 0
     for k in range(row.shape[0]):
-        bits = float_bits(row[k])
-        low = bits if bits < low else low
+        bits = float_bits(1.0 * row[k]) & _MAGNITUDE
         high = bits if bits > high else high
-    return (low > least) & (high < most)
+    return high <= float_bits(most)
 
 
 def gather_taken(found, targets, blank, taken):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import dis
+import functools
 import re
 import types
 from collections.abc import Callable, Iterator
@@ -64,8 +65,24 @@ class Body:
         for names, name, value in self._watched:
             if names.get(name, _MISSING) is not value:
                 return False
-        return all(cell.cell_contents is value for cell, value in self._cells) and all(
-            function.__code__ is code for function, code in self._codes
+        for function, code in self._codes:
+            if function.__code__ is not code:
+                return False
+        return all(cell.cell_contents is value for cell, value in self._cells)
+
+    def calls(self, wanted: Callable[..., Any]) -> bool:
+        """Whether the function, or a helper, refers to a function of this library."""
+        if any(value is wanted for _, value in self._cells):
+            return True
+        return any(
+            functools.reduce(
+                lambda value, name: getattr(value, name, None),
+                path[1:],
+                function.__globals__.get(path[0]),
+            )
+            is wanted
+            for function, code in self._codes
+            for path in _paths(code)
         )
 
     def files(self) -> list[str]:

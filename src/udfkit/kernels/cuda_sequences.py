@@ -1,7 +1,7 @@
-"""Drivers for CUDA: an author's body for one sequence, one thread a chunk of sequences.
+"""Drivers for CUDA: an author's body for one sequence, one thread or block a chunk of sequences.
 
-With chunks of one sequence, this is one thread a sequence; the sums of a shared gradient then have
-a row for each sequence, to be added up in the same order on every device.
+With chunks of one sequence, this is one thread, or one block, a sequence; the sums of a shared
+gradient then have a row for each sequence, to be added up in the same order on every device.
 """
 
 from __future__ import annotations
@@ -12,20 +12,25 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numba.extending import overload
 
 from udfkit.kernels import cuda_arrays, cuda_target
 from udfkit.kernels.bodies import Body, short_error
 from udfkit.kernels.cuda_launch import Shape
 from udfkit.kernels.cuda_target import module
-from udfkit.kernels.sequences import Slot, driver_source
+from udfkit.kernels.portable import barrier
+from udfkit.kernels.sequences import Slot, driver_source, is_cooperative
 
 __all__ = ["Kernel", "make_kernel", "sum_rows"]
 
 THREADS = 64
 """Threads of a block: few, since a batch has few sequences and each needs many registers."""
 
+LANES = 128
+"""Threads of a block that works on one sequence."""
+
 ROOM_BYTES = 1 << 30
-"""Work scratch of all threads together; more sequences than fit in it take turns."""
+"""Work scratch of all chunks together; more sequences than fit in it take turns."""
 
 
 def make_kernel(
@@ -40,9 +45,11 @@ def make_kernel(
 
     It takes ``(first, last, chunks, *offsets, sizes, *scratch, *arrays)`` as the drivers of
     `udfkit.kernels.sequences` do, but for work scratch a room for all threads before the size of
-    each thread's. Launch it with at least ``last - first`` threads.
+    each thread's. Launch it with at least ``last - first`` threads; a cooperative one with that
+    many blocks.
     """
     cuda = module()
+    _teach_barrier()
     lines, types = driver_source(where, slots, scratch, lengths, sizes, on_cuda=True)
     helper = cuda.jit(device=True)
     compiled = helper(body.frozen(lambda function, _: helper(function)))
@@ -70,12 +77,13 @@ class Kernel:
         self._body = body
         self._where = where
         self._kernel, _ = make_kernel(body, where, slots, scratch, lengths, sizes)
+        self._is_cooperative = is_cooperative(slots)
         self._work = sorted({slot.dtype for slot in scratch if slot.role == "work"})
 
     def run(
         self, chunks: int, fixed: Sequence[Any], needs: Sequence[int], arrays: Sequence[Any]
     ) -> None:
-        """Launch one thread a chunk on the current device; nothing waits.
+        """Launch one thread or block a chunk on the current device; nothing waits.
 
         Parameters
         ----------
@@ -101,15 +109,19 @@ class Kernel:
             rooms += [cuda_arrays.empty((together * need,), dtype), need]
         for first in range(0, chunks, together):
             last = min(first + together, chunks)
-            shape = Shape((-(-(last - first) // THREADS), 1), (THREADS, 1))
             arguments = (first, last, *fixed, *rooms, *arrays)
             try:
-                cuda_target.launch(self._kernel, shape, 0, arguments)
+                cuda_target.launch(self._kernel, self._shape(last - first), 0, arguments)
             except Exception as error:
                 # The class is that of numba or of numba-cuda, which have one each.
                 if "NumbaError" not in [kind.__name__ for kind in type(error).__mro__]:
                     raise
                 raise short_error(error, self._body, f"{self._where}, for CUDA,") from None
+
+    def _shape(self, chunks: int) -> Shape:
+        if self._is_cooperative:
+            return Shape((chunks, 1), (LANES, 1))
+        return Shape((-(-chunks // THREADS), 1), (THREADS, 1))
 
 
 def sum_rows(parts: Any, count: int, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -146,6 +158,18 @@ def _sum_kernel() -> Any:
 def _compiled(text: str, name: str, names: dict[str, Any]) -> Any:
     """Make a kernel of its text; ``cuda`` has to be a global of it, which the simulator swaps."""
     cuda = module()
-    names = {"cuda": cuda, **names}
+    names = {"cuda": cuda, "np": np, **names}
     exec(compile(text, f"<udfkit {name}>", "exec"), names)  # noqa: S102
     return cuda.jit(names[name])
+
+
+@functools.cache
+def _teach_barrier() -> None:
+    """Tell numba what a barrier is on CUDA; the simulator runs the plain function."""
+    cuda = module()
+    if cuda_target.is_simulated():
+        return
+
+    @overload(barrier, target="cuda")
+    def compiled() -> Any:
+        return lambda: cuda.syncthreads()  # noqa: PLW0108 - numba wants Python code

@@ -13,13 +13,26 @@ the ones published with FreeBSD's ``e_log.c`` (Sun Microsystems, 1993).
 from __future__ import annotations
 
 import struct
+import threading
 from typing import Any
 
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic, overload, register_jitable
 
-__all__ = ["bits_float", "exp", "float_bits", "log", "log_add", "log_add_3", "maximum", "minimum"]
+__all__ = [
+    "barrier",
+    "bits_float",
+    "dot",
+    "exp",
+    "float_bits",
+    "log",
+    "log_add",
+    "log_add_3",
+    "maximum",
+    "minimum",
+    "total",
+]
 
 
 def float_bits(x: float) -> int:
@@ -70,6 +83,27 @@ def _compiled_bits(x):  # type: ignore[no-untyped-def]
 @overload(bits_float, jit_options={"forceinline": True})
 def _compiled_float(bits):  # type: ignore[no-untyped-def]
     return lambda bits: _float_cast(bits)  # noqa: PLW0108
+
+
+def barrier() -> None:
+    """Wait until all lanes of a cooperative sequence function are here, on CUDA.
+
+    What a lane wrote before is then seen by all. On the CPU, which has one lane, it does nothing.
+
+    Examples
+    --------
+    >>> from udfkit import portable
+    >>> portable.barrier()
+    """
+    # Threads of numba's simulator can wait for those of their block.
+    wait = getattr(threading.current_thread(), "syncthreads", None)
+    if wait is not None:
+        wait()
+
+
+@overload(barrier)
+def _compiled_barrier():  # type: ignore[no-untyped-def]
+    return lambda: None
 
 
 _INF = float("inf")
@@ -264,3 +298,61 @@ def log_add_3(a, b, c):  # type: ignore[no-untyped-def]
     base = 0.0 if high == _INF else base
     total = 1.0 + exp(low - base) + exp(middle - base)
     return high + _log_of_few(total)
+
+
+# An order that is the compiler's lets several additions run at once; it is the same at each call.
+_SUMS: dict[str, Any] = {"forceinline": True, "fastmath": {"contract", "reassoc"}}
+
+
+@register_jitable(**_SUMS)
+def total(row):  # type: ignore[no-untyped-def]
+    """The sum of a row, in float64, in an order of the compiler's choice.
+
+    Parameters
+    ----------
+    row : array of shape (n,)
+
+    Returns
+    -------
+    float64
+        0 for an empty row.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from udfkit import portable
+    >>> portable.total(np.array([1.0, 2.0, 4.0]))
+    7.0
+    """
+    found = 0.0
+    for k in range(row.shape[0]):
+        found += float(row[k])
+    return float(found)
+
+
+@register_jitable(**_SUMS)
+def dot(x, y):  # type: ignore[no-untyped-def]
+    """The sum of the products of two rows, in float64, in an order of the compiler's choice.
+
+    Parameters
+    ----------
+    x : array of shape (n,)
+    y : array of at least as many
+
+    Returns
+    -------
+    float64
+        0 for empty rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from udfkit import portable
+    >>> portable.dot(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
+    11.0
+    """
+    found = 0.0
+    for k in range(x.shape[0]):
+        # 1.0, since to compiled code the float of a float32 is one too.
+        found += (1.0 * float(x[k])) * float(y[k])
+    return float(found)

@@ -42,7 +42,13 @@ def remember(key: Any, make: Callable[[], Any]) -> Any:
 
 
 def build(
-    lines: list[str], body: Body, where: str, seen: Sequence[Any], args: Sequence[Any]
+    lines: list[str],
+    body: Body,
+    where: str,
+    seen: Sequence[Any],
+    args: Sequence[Any],
+    *,
+    inlined: bool = False,
 ) -> Any:
     """Compile a driver, given as text, and the body that it calls.
 
@@ -56,6 +62,8 @@ def build(
         What to call it in an error.
     seen, args
         The numba types of the arguments of the body, and of the driver.
+    inlined
+        Whether the body is to be optimized for the numbers that the driver gives it.
 
     Raises
     ------
@@ -65,10 +73,10 @@ def build(
     if JIT_DISABLED:
         return compile_text(lines, "drive", {"body": body.function}, types.void, args)
     try:
-        made = numba.njit(**_INSIDE, **_OPTIONS)(body.frozen(_compile_helper))
+        made = numba.njit(forceinline=inlined, **_INSIDE, **_OPTIONS)(body.frozen(_compile_helper))
         signature = tuple(seen)
         made.compile(signature)
-        if body.size > LARGE_BODY:
+        if body.size > LARGE_BODY and not inlined:
             made = _by_name(made.overloads[signature])
         return compile_text(lines, "drive", {"body": made}, types.void, args)
     except NumbaError as error:

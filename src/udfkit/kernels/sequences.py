@@ -25,6 +25,7 @@ __all__ = [
     "compile_plan",
     "driver_source",
     "first_outside",
+    "is_cooperative",
     "poisoned",
     "sum_chunks",
 ]
@@ -47,10 +48,10 @@ class Slot:
         As in the body's signature.
     role : str
         ``in`` or ``out`` with the kind, such as ``step in``; ``shared sum`` for the gradient of a
-        shared input; ``saved``, ``work``, ``option``.
+        shared input; ``saved``, ``work``, ``option``, ``lane``.
     dtype : str
     rank : int
-        Of the view that the body gets; 0 for an option.
+        Of the view that the body gets; 0 for a number.
     length : str
         Of a per-step array, the name of its length.
     shape : tuple of str
@@ -65,9 +66,9 @@ class Slot:
     shape: tuple[str, ...] = ()
 
     @property
-    def is_scratch(self) -> bool:
-        """Whether the array is scratch."""
-        return self.role in ("saved", "work")
+    def is_passed(self) -> bool:
+        """Whether a driver gets it from its caller."""
+        return self.role not in ("saved", "work", "lane")
 
 
 def _scratch_groups(slots: Sequence[Slot], role: str) -> list[str]:
@@ -150,7 +151,7 @@ def _argument(slot: Slot) -> Any:
 
 def _seen(slot: Slot) -> Any:
     """Return the numba type of the view that a body gets."""
-    if slot.role == "option":
+    if slot.rank == 0:
         return numba.from_dtype(np.dtype(slot.dtype))
     return _array(slot.dtype, slot.rank, writable=not slot.role.endswith(" in"))
 
@@ -196,7 +197,8 @@ def _compile_driver(
     sizes: Sequence[str],
 ) -> Any:
     lines, args = driver_source(where, slots, scratch, lengths, sizes)
-    return build(lines, body, where, [_seen(slot) for slot in slots], args)
+    seen = [_seen(slot) for slot in slots]
+    return build(lines, body, where, seen, args, inlined=is_cooperative(slots))
 
 
 def driver_source(
@@ -210,11 +212,11 @@ def driver_source(
 ) -> tuple[list[str], list[Any]]:
     """Write a driver and the types of its arguments.
 
-    On CUDA each thread has one chunk, and a room of its own in an array for work scratch, which
-    comes before the size of the room.
+    On CUDA each thread has one chunk, or each block where the body is cooperative, and a room of
+    its own in an array for work scratch, which comes before the size of the room.
     """
     saved, work = _scratch_groups(scratch, "saved"), _scratch_groups(scratch, "work")
-    held = [slot for slot in slots if not slot.is_scratch]
+    held = [slot for slot in slots if slot.is_passed]
     head = ["first", "last", "chunks", *(f"o_{n}" for n in lengths), "sizes"]
     args = [types.int64, types.int64, _array("int64", 1), *[_OFFSETS] * len(lengths)]
     args.append(_array("int64", 1))
@@ -232,15 +234,16 @@ def driver_source(
     lines = [f"def drive({', '.join(head)}):"]
     lines += [f"    n_{name} = sizes[{k}]" for k, name in enumerate(sizes)]
     if on_cuda:
-        lines += ["    thread = cuda.grid(1)", "    chunk = first + thread"]
+        lines += _cuda_places(cooperative=is_cooperative(slots))
         for group in work:
-            room = f"room_{group}[thread * need_{group}:(thread + 1) * need_{group}]"
+            room = f"room_{group}[place * need_{group}:(place + 1) * need_{group}]"
             lines.append(f"    work_{group} = {room}")
         lines += ["    if chunk < last:"]
         for slot in held:
             if slot.role == "shared sum":
                 lines += [f"        {line}" for line in _empty(f"a_{slot.name}[chunk]")]
     else:
+        lines += ["    v_lane, v_lanes = 0, 1"]
         lines += [f"    work_{group} = np.empty(need_{group}, np.{group})" for group in work]
         lines += ["    for chunk in range(first, last):"]
     lines += ["        for i in range(chunks[chunk], chunks[chunk + 1]):"]
@@ -259,7 +262,7 @@ def _sequence_source(
 ) -> list[str]:
     """Write what a driver does for sequence i: take its views, empty what is written, call."""
     saved, work = _scratch_groups(scratch, "saved"), _scratch_groups(scratch, "work")
-    held = [slot for slot in slots if not slot.is_scratch]
+    held = [slot for slot in slots if slot.is_passed]
     inner = _lengths_source(lengths)
     for slot in held:
         inner.append(f"v_{slot.name} = {_view(slot, f'a_{slot.name}')}")
@@ -279,15 +282,33 @@ def _sequence_source(
         for slot in scratch:
             if slot.role == "work" and slot.dtype == group and slot.name in used:
                 inner += _take(slot, "p", f"work_{group}", poison=not on_cuda)
+    if on_cuda and is_cooperative(slots):
+        # All is 0, and nobody is at work on the sequence before, whose scratch this one takes.
+        inner.append("cuda.syncthreads()")
     inner.append(f"body({', '.join(f'v_{slot.name}' for slot in slots)})")
     return inner
+
+
+def is_cooperative(slots: Sequence[Slot]) -> bool:
+    """Whether several lanes work on one sequence."""
+    return any(slot.role == "lane" for slot in slots)
+
+
+def _cuda_places(*, cooperative: bool) -> list[str]:
+    """Write who works on which chunk, and as which lane."""
+    if cooperative:
+        where = ["place = cuda.blockIdx.x"]
+        where += ["v_lane, v_lanes = np.int64(cuda.threadIdx.x), np.int64(cuda.blockDim.x)"]
+    else:
+        where = ["place = cuda.grid(1)", "v_lane, v_lanes = 0, 1"]
+    return [f"    {line}" for line in (*where, "chunk = first + place")]
 
 
 def _empty(view: str) -> list[str]:
     """Write how an array is filled with 0 on CUDA, which assigns only numbers."""
     return [
         f"flat = {view}.reshape({view}.size)",
-        "for k in range(flat.shape[0]):",
+        "for k in range(v_lane, flat.shape[0], v_lanes):",
         "    flat[k] = 0",
     ]
 
