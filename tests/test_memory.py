@@ -326,7 +326,7 @@ def test_limits_from_the_environment() -> None:
     assert found.split() == ["12345", "678"]
     found = run_python(show, UDFKIT_MAX_BYTES=None, UDFKIT_POOL_BYTES="")
     limit, pool = map(int, found.split())
-    assert pool == min(2**30, limit // 8)
+    assert pool == min(2**31, limit // 8)
 
 
 @pytest.mark.parametrize("text", ["many", "-1", "1.5", "1e9"])
