@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 
 import numpy as np
 import torch
@@ -176,6 +177,20 @@ def train(device: torch.device, epochs: int, max_cells: int, seed: int) -> None:
             )
 
 
+def what_is_wrong(epochs: int, max_cells: int, seed: int) -> str:
+    """Return why there can be no training with these arguments; nothing where there can."""
+    longest = max(len(frames) for utterances in load() for frames in utterances.frames)
+    if epochs < 1:
+        return f"--epochs {epochs}: expected 1 or more"
+    if max_cells < longest:
+        return (
+            f"--cells {max_cells}: expected {longest} or more, the frames of the longest utterance"
+        )
+    if seed < 0:
+        return f"--seed {seed}: expected 0 or more"
+    return ""
+
+
 def main() -> None:
     """Read the command line, and train."""
     parser = argparse.ArgumentParser(
@@ -186,7 +201,14 @@ def main() -> None:
     parser.add_argument("--cells", type=int, default=256, help="padded frames of one batch")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
+    wrong = what_is_wrong(arguments.epochs, arguments.cells, arguments.seed)
     device = join()
+    if wrong:
+        if dist.get_rank() == 0:
+            print(f"{parser.prog}: error: {wrong}", file=sys.stderr, flush=True)
+        dist.barrier()  # no process ends, and takes the others with it, before that is said
+        dist.destroy_process_group()
+        sys.exit(2)
     # The model is gone before the connections are closed: a DistributedDataParallel that outlives
     # them can hang.
     train(device, arguments.epochs, arguments.cells, arguments.seed)

@@ -9,10 +9,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
+from udfkit.errors import DeviceError
+
 if TYPE_CHECKING:
     from udfkit.ragged import Ragged
 
-__all__ = ["Interop"]
+__all__ = ["Interop", "same_device"]
 
 Nulls = Literal["error", "empty"]
 
@@ -41,6 +43,16 @@ def _told(ragged: Any, method: str) -> Any:
             f"x.starts"
         )
     return ragged
+
+
+def same_device(made: Any, ragged: Any) -> Any:
+    """Return a Ragged with the samples of another; DeviceError where it is on another device."""
+    if made.device != ragged.device:
+        raise DeviceError(
+            f"values are on {made.device}, expected an array on {ragged.device}, where the Ragged "
+            f"is: copy them there, or take ragged.to(device) first"
+        )
+    return made
 
 
 class Interop:

@@ -57,6 +57,8 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     monkeypatch.setattr(cuda_target, "module", lambda: made)
     monkeypatch.setattr(cuda_target, "is_simulated", lambda: False)
     monkeypatch.setattr(cuda_target, "current_device", lambda: 0)
+    two = cuda_target.CudaStatus(available=True, devices=("one", "two"))
+    monkeypatch.setattr(cuda_target, "status", lambda: two)
 
     @contextlib.contextmanager
     def on_device(index: int) -> Any:
@@ -277,3 +279,31 @@ def test_only_cuda_memory_is_on_a_gpu(kind: int) -> None:
     assert dlpack.device_of(Host(np.ones(1), (2, 4))) == 4
     assert dlpack.device_of(Host(np.ones(1), (13, 0))) == 0
     assert dlpack.device_of([]) is None
+
+
+@pytest.mark.parametrize("versioned", [False, KNOWS_FLAGS])
+def test_an_error_of_the_consumer_goes_past_the_capsule(versioned: bool) -> None:
+    """NumPy raises for a GPU, and lets the capsule go while its error is on its way."""
+    array, freed = np.arange(3.0), []
+
+    class OnGpu:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 2, 0
+
+        def __dlpack__(self, **_: Any) -> Any:
+            return dlpack.make_capsule(
+                array.ctypes.data,
+                (3,),
+                array.dtype,
+                (2, 0),
+                array,
+                lambda: freed.append(len(freed)),
+                versioned=versioned,
+            )
+
+    before = len(dlpack._made)
+    for _ in range(3):
+        with pytest.raises((BufferError, RuntimeError), match=r"[Dd]evice"):
+            np.from_dlpack(OnGpu())
+    assert freed == [0, 1, 2]
+    assert len(dlpack._made) == before

@@ -368,3 +368,19 @@ def test_ready_made_sequence_functions():
     for got, want, n in zip(gradient, function.grad(lists), lengths, strict=True):
         np.testing.assert_allclose(got[:n], want, rtol=1e-4, atol=1e-6)
         assert not got[n:].any()
+
+
+@pytest.mark.filterwarnings("ignore::udfkit.CastWarning")
+@pytest.mark.parametrize("copy", [True, False])
+@pytest.mark.parametrize("jit", [True, False])
+@pytest.mark.parametrize("extents", [LENGTHS, MASK], ids=["lengths", "mask"])
+def test_padding_of_another_dtype_is_never_seen(extents, jit, copy):
+    valid = MASK if extents is MASK else np.arange(4) < LENGTHS[:, None]
+    padded = jnp.where(valid, 2.0, 1e30).astype(jnp.float32)
+    function = adapted.Square([sequences(dtype=np.float16)])
+
+    def run(x):
+        return udfkit.jax.apply(function, (x, extents), copy=copy)[0]
+
+    made = (jax.jit(run) if jit else run)(padded)
+    assert made.tolist() == np.where(valid, 4.0, 0.0).tolist()

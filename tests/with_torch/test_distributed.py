@@ -163,7 +163,7 @@ EPOCH = re.compile(
 )
 
 
-def run_example(*command: str) -> tuple[str, list[tuple[float, ...]]]:
+def start_example(*command: str) -> tuple[int, str, str]:
     """Run the example; whatever it started is gone afterwards, also when it hangs."""
     started = subprocess.Popen(
         [sys.executable, *command],
@@ -178,7 +178,12 @@ def run_example(*command: str) -> tuple[str, list[tuple[float, ...]]]:
     except subprocess.TimeoutExpired:
         os.killpg(started.pid, signal.SIGKILL)
         raise
-    assert started.returncode == 0, errors
+    return started.returncode, out, errors
+
+
+def run_example(*command: str) -> tuple[str, list[tuple[float, ...]]]:
+    code, out, errors = start_example(*command)
+    assert code == 0, errors
     assert "Warning" not in errors
     return out, [tuple(map(float, found)) for found in EPOCH.findall(out)]
 
@@ -201,3 +206,26 @@ def test_the_example_runs_in_one_process_without_torchrun():
     assert len(epochs) == 2
     assert epochs[1][2] < epochs[0][2]
     assert epochs[1][3] > 80
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--cells", "5"), "--cells 5: expected 29 or more"),
+        (("--epochs", "0"), "--epochs 0: expected 1 or more"),
+        (("--seed", "-1"), "--seed -1: expected 0 or more"),
+    ],
+)
+def test_arguments_without_training(options, said):
+    code, out, errors = start_example(str(EXAMPLE), *options)
+    assert (code, out) == (2, "")
+    assert errors.startswith(f"train_distributed.py: error: {said}")
+    assert errors.count("\n") == 1
+
+
+def test_one_of_two_processes_says_what_is_wrong():
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    code, out, errors = start_example(*launcher, str(EXAMPLE), "--cells", "5")
+    assert code != 0
+    assert out == ""
+    assert errors.count("--cells 5: expected 29 or more") == 1

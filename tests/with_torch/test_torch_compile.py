@@ -243,3 +243,22 @@ def test_the_operators_pass_torchs_own_checks():
         ([x], [OFFSETS], handle, [0], False),
         test_utils=checks,
     )
+
+
+# torch hides this warning of its own from users, but not where warnings are errors.
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")
+@pytest.mark.parametrize("kind", [adapted.Square, adapted.SquareRagged])
+def test_a_function_made_inside_breaks_the_graph(kind):
+    variable = adapted.sequences(2)
+
+    def run(x):
+        values, _ = udfkit.torch.apply(kind([variable]), (x * 2, OFFSETS))
+        return values + 1
+
+    compiled = torch.compile(run, backend="aot_eager")
+    for _ in range(2):
+        x = torch.randn(5, 2, dtype=torch.float64, requires_grad=True)
+        made = compiled(x)
+        made.sum().backward()
+        assert torch.equal(made, (2 * x) ** 2 + 1)
+        assert torch.allclose(x.grad, 8 * x)

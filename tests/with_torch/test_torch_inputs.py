@@ -314,3 +314,50 @@ def test_training_moves_towards_the_data():
     torch.testing.assert_close(
         module.weight.detach(), torch.tensor([-1.0, 4.0]).double(), atol=1e-2, rtol=0
     )
+
+
+LENGTHS = torch.tensor([2, 0])
+PADDED_FORMS = {
+    "lengths": (LENGTHS, [[0, 1], []]),
+    "mask": (torch.tensor([[True, True, False], [False] * 3]), [[0, 1], []]),
+    "left padding": (torch.tensor([[False, True, True], [False] * 3]), [[1, 2], []]),
+    "gap": (torch.tensor([[True, False, True], [False] * 3]), [[0, 2], []]),
+}
+
+
+@pytest.mark.parametrize("copy", [True, False])
+@pytest.mark.parametrize("form", PADDED_FORMS)
+@pytest.mark.parametrize(
+    ("dtype", "rubbish"),
+    [(np.float32, 1e300), (np.int32, float("nan")), (np.int32, 0.5), (np.bool_, 7.0)],
+)
+def test_padding_is_not_cast(dtype, rubbish, form, copy):
+    extents, valid = PADDED_FORMS[form]
+    tensor = torch.full((2, 3), rubbish, dtype=torch.float64)
+    for row, steps in enumerate(valid):
+        tensor[row, steps] = 1.0
+    variable = udfkit.sequence.input_variable((), dtype, name="x")
+    seen = []
+
+    class Looks(adapted.Square):
+        def forward(self, arg, device, outputs_to_retain):
+            seen.extend(np.array(sequence) for sequence in arg)
+            return None, arg
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", udfkit.CastWarning)
+        udfkit.torch.apply(Looks([variable]), (tensor, extents), copy=copy)
+        assert [s.tolist() for s in seen] == [[1, 1], []]
+        assert seen[0].dtype == dtype
+        tensor[0, valid[0][1]] = rubbish
+        index = f"index \\(0, {valid[0][1]}\\)"
+        with pytest.raises(ValueError, match=f"input 'x': value .* at {index}"):
+            udfkit.torch.apply(Looks([variable]), (tensor, extents), copy=copy)
+
+
+def test_what_numpy_cannot_read_is_told_another_way():
+    variable = udfkit.sequence.input_variable((), name="x")
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(1)], layout=torch.jagged)
+    for batch in (nested, torch.ones(2, 3, dtype=torch.bfloat16)):
+        with pytest.raises(TypeError, match=r"udfkit\.Ragged\.from_torch.*udfkit\.torch\.apply"):
+            udfkit.sanitize_batch(variable, batch)

@@ -131,7 +131,8 @@ def _traced(fn: UserFunction, inputs: Sequence[Any], out_form: str | None, copy:
 
 @torch.compiler.assume_constant_result
 def _plan_for_graph(fn: UserFunction) -> Any:
-    return plan_of(fn)
+    # One that is made while the graph is traced has no outputs yet: it breaks the graph.
+    return plan_of(fn) if "_outputs" in vars(fn) else None
 
 
 @torch.compiler.disable

@@ -133,7 +133,7 @@ def read(variable: Variable, given: Any) -> Form:
         form = _read_plain(variable, given)
     tensor = form.tensor
     if tensor.dtype is not torch_dtype(variable.dtype):
-        form.tensor = _cast(variable, tensor)
+        form.tensor = _cast(variable, tensor, form.layout if form.padded else None)
     return form
 
 
@@ -305,7 +305,8 @@ def _expected(variable: Variable, axes: int | None = None) -> str:
     return shape_text((*leading, *variable.shape))
 
 
-def _cast(variable: Variable, tensor: torch.Tensor) -> torch.Tensor:
+def _cast(variable: Variable, tensor: torch.Tensor, cells: Layout | None) -> torch.Tensor:
+    """Cast samples to the variable's dtype; ``cells`` tells those of padded data from padding."""
     wanted = torch_dtype(variable.dtype)
     floating = tensor.dtype.is_floating_point and wanted.is_floating_point
     if not floating or not torch.is_autocast_enabled(tensor.device.type):
@@ -325,8 +326,22 @@ def _cast(variable: Variable, tensor: torch.Tensor) -> torch.Tensor:
             source = tensor.detach().numpy()
             check_real(source.dtype, f"input {variable.name!r}")
             warn_cast(variable, source.dtype)
-            cast_exactly(source, variable.dtype, f"input {variable.name!r}")
+            _check_cast(variable, source, cells)
     return tensor.to(wanted)
+
+
+def _check_cast(variable: Variable, source: np.ndarray, cells: Layout | None) -> None:
+    """Raise ValueError for a sample that the variable's dtype cannot hold."""
+    where = f"input {variable.name!r}"
+    if cells is not None:
+        try:
+            cast_exactly(source, variable.dtype, where)
+        except ValueError:
+            source = source.copy()
+            source[cells.mask == 0] = 0
+        else:
+            return
+    cast_exactly(source, variable.dtype, where)
 
 
 def _describe(given: Any) -> str:

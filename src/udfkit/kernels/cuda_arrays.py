@@ -171,6 +171,7 @@ def interface_of(obj: Any) -> dict[str, Any] | None:
 
 
 def _read_dlpack(obj: Any, index: int, stream: Any, where: str) -> DeviceView:
+    cuda_target.check_index(index, where)
     _free_what_is_over()
     number = stream_number(stream) or LEGACY_STREAM
     with cuda_target.on_device(index):

@@ -42,7 +42,8 @@ class Sharing:
         if copy or (dl_device is not None and tuple(dl_device) != device):
             raise BufferError(
                 f"the array is on GPU[{device[1]}] and is handed out where it is, without a copy: "
-                f"leave copy and dl_device out, and copy it afterwards"
+                f"leave copy and dl_device out, and copy it afterwards; the samples of a Value go "
+                f"to the host by value.to(udfkit.cpu()) or value.asarray()"
             )
         if stream is not None and not isinstance(stream, bool) and stream == 0:
             raise ValueError("stream 0 is ambiguous in DLPack: pass 1, the default stream")

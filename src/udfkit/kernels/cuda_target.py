@@ -266,6 +266,16 @@ def current_device() -> int:
     return 0 if is_simulated() else int(module().get_current_device().id)
 
 
+def check_index(device: int, where: str) -> None:
+    """Raise DeviceError for an array that says it is on a device that this process has not."""
+    count = len(status().devices)
+    if not 0 <= device < count:
+        raise DeviceError(
+            f"{where}: the array says that it is on GPU[{device}], but this process sees {count} "
+            f"CUDA device(s): pass an array on one of those, or copy it to the host first"
+        )
+
+
 def on_device(device: int) -> Any:
     """Return the context manager inside which ``device`` is the current one."""
     return module().gpus[device]

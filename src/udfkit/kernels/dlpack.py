@@ -9,9 +9,12 @@ import ctypes
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+import llvmlite.binding
 import numpy as np
+from llvmlite import ir
 
 __all__ = ["CUDA", "Lease", "Tensor", "device_of", "make_capsule", "take"]
 
@@ -229,6 +232,45 @@ def _destroy(capsule: int) -> None:
             _delete(_pointer_at(capsule, name))
 
 
+@lru_cache
+def _callbacks() -> tuple[int, int]:
+    """Return the addresses of `_delete` and `_destroy` for C.
+
+    Arrays are freed while an exception is on its way, which a callback written in Python can
+    neither run beside nor leave as it was: these set it aside, and bring it back.
+    """
+    word = ir.IntType(64)
+    module = ir.Module("udfkit_dlpack")
+    names = "delete", "destroy"
+    for name, callback in zip(names, (_delete, _destroy), strict=True):
+        function = ir.Function(module, ir.FunctionType(ir.VoidType(), [word]), name)
+        builder = ir.IRBuilder(function.append_basic_block())
+        slots = [builder.alloca(word) for _ in range(3)]
+        lock = _call(builder, ctypes.pythonapi.PyGILState_Ensure, ir.IntType(32))
+        addresses = [builder.ptrtoint(slot, word) for slot in slots]
+        _call(builder, ctypes.pythonapi.PyErr_Fetch, ir.VoidType(), *addresses)
+        _call(builder, callback, ir.VoidType(), function.args[0])
+        error = [builder.load(slot) for slot in slots]
+        _call(builder, ctypes.pythonapi.PyErr_Restore, ir.VoidType(), *error)
+        _call(builder, ctypes.pythonapi.PyGILState_Release, ir.VoidType(), lock)
+        builder.ret_void()
+    llvmlite.binding.initialize_native_target()
+    llvmlite.binding.initialize_native_asmprinter()
+    machine = llvmlite.binding.Target.from_default_triple().create_target_machine()
+    parsed = llvmlite.binding.parse_assembly(str(module))
+    engine = llvmlite.binding.create_mcjit_compiler(parsed, machine)
+    engine.finalize_object()
+    delete, destroy = map(engine.get_function_address, names)
+    engine.detach()  # the code stays until the process ends, as other libraries call it
+    return delete, destroy
+
+
+def _call(builder: Any, function: Any, result: Any, *values: Any) -> Any:
+    kind = ir.FunctionType(result, [value.type for value in values])
+    address = ir.Constant(ir.IntType(64), ctypes.cast(function, ctypes.c_void_p).value)
+    return builder.call(builder.inttoptr(address, kind.as_pointer()), values)
+
+
 def make_capsule(
     address: int,
     shape: tuple[int, ...],
@@ -265,7 +307,7 @@ def make_capsule(
         second,
         0,
     )
-    deleter = ctypes.cast(_delete, ctypes.c_void_p)
+    deleter, destructor = _callbacks()
     managed: Any
     if versioned:
         managed = _ManagedVersioned(*_VERSION, None, deleter, _READ_ONLY, tensor)
@@ -274,7 +316,7 @@ def make_capsule(
     pointer = ctypes.addressof(managed)
     _made[pointer] = (managed, sizes, owner, on_free)
     name = _NAME_1 if versioned else _NAME
-    return _new(pointer, name, ctypes.cast(_destroy, ctypes.c_void_p))
+    return _new(pointer, name, destructor)
 
 
 def _strides(shape: tuple[int, ...]) -> list[int]:

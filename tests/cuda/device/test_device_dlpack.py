@@ -312,3 +312,42 @@ def test_what_is_not_handed_out() -> None:
             data.__dlpack__(**options)
     with pytest.raises(ValueError, match=r"stream 0 is ambiguous.*pass 1"):
         data.__dlpack__(stream=0)
+
+
+@pytest.mark.parametrize("version", [None, (1, 0)], ids=str)
+def test_a_consumer_that_fails_loses_no_error_and_no_memory(version: Any) -> None:
+    data = sanitize_batch(sequence_variable(2), list(ARRAY), device=on_gpu()).data
+
+    class Failing:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 2, 0
+
+        def __dlpack__(self, **_: Any) -> Any:
+            return data.__dlpack__(max_version=version)
+
+    before = len(dlpack._made)
+    for _ in range(5):
+        # What NumPy says of a device that is not its own; the class depends on its release.
+        with pytest.raises((BufferError, RuntimeError), match=r"[Dd]evice") as caught:
+            np.from_dlpack(Failing())
+        assert type(caught.value) in (BufferError, RuntimeError)
+        assert len(dlpack._made) == before
+
+
+@pytest.mark.parametrize("index", [1, 7, -1])
+@pytest.mark.parametrize(
+    "make",
+    {
+        "array": lambda x: sanitize_batch(sequence_variable(2), x),
+        "list": lambda x: sanitize_batch(sequence_variable(2), [x]),
+        "Ragged": lambda x: Ragged(x, [0, 2]),
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_a_device_that_is_not_there(index: int, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = cuda_target.CudaStatus(available=True, devices=("one",))
+    monkeypatch.setattr(cuda_target, "status", lambda: one)
+    array = Producer(ARRAY, device=(2, index))
+    with raises(DeviceError, f"GPU[{index}]", "1 CUDA device(s)", "copy it to the host", fix=False):
+        make[1](array)
+    assert array.asked == []

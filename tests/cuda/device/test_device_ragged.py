@@ -246,6 +246,11 @@ def test_samples_that_do_not_fit_the_layout() -> None:
         value.with_values(FLAT)
     with raises(DeviceError, "GPU", "copy it to the host", fix=False):
         value.to(udfkit.cpu()).with_values(to_device(FLAT))
+    ragged = Ragged(to_device(FLAT), OFFSETS)
+    with raises(DeviceError, "on CPU", "GPU[0]", "copy them there", fix=False):
+        ragged.with_values(FLAT)
+    with raises(DeviceError, "GPU[0]", "copy them there", fix=False):
+        ragged.to(udfkit.cpu()).with_values(to_device(FLAT))
     with raises(TypeError, "complex64", fix=False):
         value.with_values(to_device(np.ones((6, 2), np.complex64)))
 

@@ -16,7 +16,7 @@ import golden_cases as golden
 import reference
 import strategies as own
 import udfkit
-from checks import batch_variable, plain_variable, sequence_variable
+from checks import batch_variable, plain_variable, raises, sequence_variable
 from udfkit import Ragged, Value, sanitize_batch
 
 FEW = settings(own.SETTINGS, max_examples=15)
@@ -258,3 +258,12 @@ def test_the_hot_paths_take_one_launch_each(launched: Any) -> None:
     dense = Value.one_hot([[1], [0, 2]], 3, device=on_gpu())
     _ = dense.data
     assert launched.names[2:] == ["one_hot_to_dense"]
+
+
+def test_a_value_on_another_device_than_asked_for() -> None:
+    variable = sequence_variable(2)
+    host = sanitize_batch(variable, [np.ones((2, 2), np.float32)], device=udfkit.cpu())
+    there = host.to(on_gpu())
+    for value, device in ((host, on_gpu()), (there, udfkit.cpu())):
+        with raises(ValueError, variable.name, "value.to(device)", fix=False):
+            sanitize_batch(variable, value, device=device)
