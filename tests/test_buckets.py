@@ -187,3 +187,15 @@ def test_empty():
 def test_bad_input(arguments, options, parts):
     with raises(ValueError, *parts):
         bucket_batches(*arguments, **options)
+
+
+@pytest.mark.parametrize("seed", ["a", -1, 1.5, (1, -1)])
+def test_seeds_that_are_none(seed):
+    with raises(ValueError, "seed", repr(seed)):
+        bucket_batches([1, 2], 8, seed=seed)
+
+
+@pytest.mark.parametrize("lengths", [None, 3, "abc"])
+def test_lengths_that_are_no_vector(lengths):
+    with raises(ValueError, "lengths", "vector of integers"):
+        bucket_batches(lengths, 8)

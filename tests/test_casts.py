@@ -247,3 +247,77 @@ def test_a_result_of_user_code_that_does_not_fit_is_an_error():
     function = Doubled([sequence_variable((), np.float16)])
     with raises(ValueError, 1, "float16", fix=False):
         function.eval([np.ones(2, np.float16), np.full(1, 60000, np.float16)])
+
+
+BIG = 2**53 + 1
+MIXED_INTEGERS = {
+    "scalars": ([np.int64(BIG), np.uint64(3)], [BIG, 3]),
+    "a scalar and an int": ([np.uint64(2**63 + 1), 0], [2**63 + 1, 0]),
+    "arrays": ([np.array(BIG), np.array(5, np.uint64)], [BIG, 5]),
+    "negative": ([np.int64(-BIG), np.uint64(BIG + 2)], [-BIG, BIG + 2]),
+    "tuples": ((np.uint64(BIG), np.int8(-1)), [BIG, -1]),
+}
+
+
+@pytest.mark.parametrize(("item", "expected"), MIXED_INTEGERS.values(), ids=MIXED_INTEGERS)
+def test_integers_of_mixed_dtypes_go_through_no_float(item, expected):
+    dtype = np.uint64 if min(expected) >= 0 else np.int64
+    variable = sequence_variable((), dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CastWarning)
+        assert sanitize_batch(variable, [item, item]).data.tolist() == [expected] * 2
+    assert udfkit.pad([item]).data.tolist() == [expected]
+    assert udfkit.pad([item], dtype=dtype).data.tolist() == [expected]
+    assert udfkit.pad([[[x] for x in item]]).data.tolist() == [[[x] for x in expected]]
+    assert udfkit.Ragged.from_list([item]).values.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        [np.int64(BIG), 1.0],
+        [np.int64(BIG), np.float32(1)],
+        [np.uint64(2**63 + 1), np.int64(-1)],
+        [np.array(BIG), np.array(0.5)],
+    ],
+    ids=str,
+)
+def test_integers_that_no_dtype_holds_beside_the_others_are_an_error(item):
+    big = int(item[0])
+    with raises(ValueError, "sequence 1", big):
+        sanitize_batch(sequence_variable((), np.int64), [[1], item])
+    with raises(ValueError, "sequence 0", big):
+        udfkit.pad([item])
+
+    class Returns(udfkit.UserFunction):
+        def infer_outputs(self):
+            return udfkit.output_variable((), np.int64, self.inputs[0].dynamic_axes)
+
+        def forward(self, x, device, outputs_to_retain):
+            return None, [item]
+
+    with raises(ValueError, "sequence 0", big):
+        Returns([sequence_variable(())]).eval([[1.0, 2.0]])
+
+
+def test_valued_variables_round_no_integer():
+    assert udfkit.Constant([np.uint64(BIG), np.int64(1)], dtype=np.int64).value.tolist() == [BIG, 1]
+    with raises(ValueError, BIG):
+        udfkit.Constant([BIG, 0.5], dtype=np.float64)
+
+
+def test_no_dtype_is_an_error():
+    for make in (udfkit.input_variable, udfkit.sequence.input_variable):
+        with raises(TypeError, "dtype", "None"):
+            make((2,), None)
+
+
+def test_copy_is_a_flag():
+    with raises(TypeError, "copy", "'x'"):
+        sanitize_batch(sequence_variable(()), [[1.0]], copy="x")
+
+
+def test_a_sample_that_does_not_fit_is_told_what_one_is():
+    with raises(ValueError, "item 0", "(3,)", "expected (2,)") as caught:
+        sanitize_batch(batch_variable((2,)), [[1.0, 2.0, 3.0]])
+    assert "length" not in str(caught.value)

@@ -72,7 +72,9 @@ def test_zero_lengths_and_lists_of_numbers():
 
 def test_it_pickles():
     collate = pickle.loads(pickle.dumps(Collate(multiple_of=8, stack=["x"])))
-    assert collate(ids(3)).data.shape == (1, 8)
+    made = collate([{"x": np.ones(2), "ids": ids(3)[0]}])
+    assert made["ids"].data.shape == (1, 8)
+    assert made["x"].shape == (1, 2)
 
 
 def test_torch_is_not_imported():
@@ -113,3 +115,51 @@ def test_bad_options():
 def test_options_go_to_pad(overflow):
     batch = Collate(max_length=2, overflow=overflow)(ids(3, 1))
     assert batch.data.tolist() == [[2, 3] if overflow == "truncate_left" else [1, 2], [1, 0]]
+
+
+def test_numbers_that_are_stacked_round_no_integer():
+    for big, other in [(2**63 + 1, 1), (2**53 + 1, np.uint64(7)), (-(2**53) - 1, np.uint8(1))]:
+        made = Collate()([{"a": big}, {"a": other}])["a"]
+        assert made.tolist() == [big, int(other)]
+    for big, other in [(2**53 + 1, 1.5), (2**63 + 1, -1)]:
+        with raises(ValueError, big):
+            Collate()([{"a": big}, {"a": other}])
+    assert Collate(dtype=np.uint64)([2**63 + 1, 1.0]).tolist() == [2**63 + 1, 1]
+
+
+@pytest.mark.parametrize("option", [{"padding_value": {"b": 1}}, {"dtype": {"b": "f4"}}])
+def test_options_of_no_field(option):
+    name = next(iter(option))
+    with raises(ValueError, name, "'b'", "['a']"):
+        Collate(**option)([{"a": [1, 2]}])
+    with raises(ValueError, name, "'b'"):
+        Collate(**option)([([1, 2],)])
+    with raises(ValueError, name, "'b'"):
+        Collate(**option)([[1, 2]])
+    with raises(ValueError, "stack", "'b'", "['a']"):
+        Collate(stack=["b"])([{"a": [1, 2]}])
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"side": "x"},
+        {"overflow": "x"},
+        {"steps": -1},
+        {"max_length": 1.5},
+        {"multiple_of": 0},
+        {"buckets": 4},
+        {"buckets": []},
+        {"steps": 1, "multiple_of": 2},
+    ],
+    ids=str,
+)
+def test_options_are_checked_when_it_is_made(option):
+    with raises(ValueError, next(iter(option))):
+        Collate(**option)
+
+
+@pytest.mark.parametrize("samples", [None, 3, {"a": 1}])
+def test_samples_that_are_no_list(samples):
+    with raises(TypeError, "samples", type(samples).__name__):
+        Collate()(samples)

@@ -260,3 +260,19 @@ def test_rows_over_the_limit(monkeypatch):
     monkeypatch.setenv("UDFKIT_MAX_BYTES", "1000")
     with raises(PaddedSizeError, "1,000"):
         fill_rows([[1.0]], 500)
+
+
+@pytest.mark.parametrize("steps", [2**40, 2**62, 2**63 - 1])
+def test_rows_that_no_memory_holds(steps):
+    with raises(PaddedSizeError, f"{steps:,}"):
+        fill_rows([[1]], steps)
+
+
+def test_rows_longer_than_any_index():
+    with raises(ValueError, "row_length", 2**63):
+        fill_rows([[1]], 2**63)
+
+
+def test_a_sample_shape_of_numpy_integers():
+    for shape in (np.int64(3), (np.int64(3),), np.array([3])):
+        assert fill_rows([[[1, 2, 3]]], 2, sample_shape=shape).value.shape == (1, 2, 3)

@@ -205,3 +205,9 @@ def test_names_and_texts():
     assert one.name
     assert one.name != two.name
     refused(ValueError, ["2 outputs"], lambda: linear(n_out=2).output)
+
+
+def test_a_layout_that_is_none_is_refused_where_it_is_set_late():
+    fn = linear()
+    fn.layout = "foo"
+    refused(ValueError, ["layout", "'foo'", "'ragged'"], lambda: fn.eval(batch("sequence")))

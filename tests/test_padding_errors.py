@@ -185,3 +185,33 @@ def test_two_sources_of_truth():
     # Without padding both sides say the same.
     full = np.array([[2, 1, 1], [2, 1, 1]], np.int8)
     assert len(unpad(data, full, side="left")) == 2
+
+
+def test_buckets_that_are_no_list():
+    for buckets in (4, "ab"):
+        with raises(ValueError, "buckets", repr(buckets)):
+            pad(two(), buckets=buckets)
+
+
+def test_sparse_matrices_are_told_where_they_go():
+    sparse = pytest.importorskip("scipy.sparse")
+    with raises(TypeError, "sequence 0", "sparse", "toarray()", "udfkit.sanitize_batch"):
+        pad([sparse.csr_matrix(np.eye(2))] * 2)
+
+
+def test_the_limit_of_samples_without_numbers_is_that_of_the_mask():
+    with raises(PaddedSizeError, "mask", f"{2**55:,} bytes"):
+        pad([np.zeros((3, 0))], steps=2**55)
+
+
+def test_padding_values_of_bfloat16():
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    batch = [np.ones(2, bfloat16), np.ones(1, bfloat16)]
+    for value in (-1.0, -1, 0.5, np.float32(2), 256, np.inf):
+        data = pad(batch, padding_value=value).data
+        assert data.dtype == bfloat16
+        assert data.astype(np.float64).tolist() == [[1, 1], [1, float(value)]]
+    assert np.isnan(float(pad(batch, padding_value=np.nan).data[1, 1]))
+    for value in (257, 1e300):
+        with raises(ValueError, "padding_value", value, "bfloat16"):
+            pad(batch, padding_value=value)

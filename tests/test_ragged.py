@@ -263,3 +263,33 @@ def test_take_out_of_range_is_refused():
 def test_concat_of_parts_that_do_not_fit_is_refused():
     with raises(ValueError, 1):
         Ragged.concat([Ragged(numbers(4), [0, 4]), Ragged(numbers(4, 2), [0, 4])])
+
+
+def test_concat_of_what_is_no_list_of_batches():
+    batch = Ragged([1], [0, 1])
+    with raises(TypeError, "batch 1", "int"):
+        Ragged.concat([batch, 1])
+    for wrong in (batch, 3, None):
+        with raises(TypeError, "batches", type(wrong).__name__):
+            Ragged.concat(wrong)
+
+
+@pytest.mark.parametrize(
+    ("indices", "shape"), [(5, "()"), (None, "()"), ([[0]], "(1, 1)"), ([0.5], "(1,)")], ids=str
+)
+def test_take_of_what_is_no_vector_of_integers(indices, shape):
+    with raises(TypeError, "indices", shape):
+        Ragged([1], [0, 1]).take(indices)
+
+
+def test_trim_is_a_flag():
+    with raises(TypeError, "trim", "'x'"):
+        Ragged([1, 2], [0, 1], trim="x")
+
+
+def test_a_sample_shape_of_numpy_integers():
+    for shape in (np.int64(3), (np.int64(3),), np.array([3])):
+        assert Ragged.from_list([[[1, 2, 3]]], sample_shape=shape).sample_shape == (3,)
+    for shape in ("ab", 1.5, (1.5,)):
+        with raises(TypeError, "sample_shape", repr(shape)):
+            Ragged.from_list([[[1, 2, 3]]], sample_shape=shape)

@@ -375,3 +375,22 @@ def test_the_strategy_shrinks_to_the_least_batch_that_fails():
     least = hypothesis.find(batches, lambda b: sum(map(len, next(iter(b.values())))) >= 3)
     assert [len(part) for part in least.values()] == [1, 1]
     assert [v.name for v in least] == ["x", "b"]
+
+
+def test_faults_of_long_sequences_and_large_batches_need_a_batch_that_shows_them():
+    class WrongFromStep17(bugs.PerStep):
+        def backward(self, x, grad):
+            return [np.concatenate([g[:17], g[17:] * 2]) for g in super().backward(x, grad)]
+
+    class LastOfManyZero(bugs.PerStep):
+        def backward(self, x, grad):
+            gradients = super().backward(x, grad)
+            return [g * (k < 8 or k < len(grad) - 1) for k, g in enumerate(gradients)]
+
+    def large(rng):
+        return [rng.normal(size=(n, 2)) for n in (70, *rng.integers(0, 4, 39), 2)]
+
+    assert check_function(made(bugs.PerStep), make_batch=large)
+    for kind in (WrongFromStep17, LastOfManyZero):
+        report = check_function(made(kind), make_batch=large)
+        assert report["gradient"].status == "FAILED"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["check_flag", "check_name", "whole_number"]
+__all__ = ["check_flag", "check_name", "check_sample_shape", "whole_number"]
 
 
 def check_name(name: Any) -> str:
@@ -22,6 +22,20 @@ def check_flag(flag: Any, what: str) -> bool:
     if not isinstance(flag, (bool, np.bool_)):
         raise TypeError(f"{what} is {flag!r}, expected a bool: pass True or False")
     return bool(flag)
+
+
+def check_sample_shape(shape: Any) -> tuple[int, ...] | None:
+    """Return a sample shape as a tuple of int; None for None, and TypeError for none."""
+    if shape is None:
+        return None
+    try:
+        if isinstance(shape, (int, np.integer)):
+            return (operator.index(shape),)
+        return tuple(operator.index(size) for size in shape)
+    except TypeError:
+        raise TypeError(
+            f"sample_shape is {shape!r}, expected an int or a tuple of int: pass (3,), for example"
+        ) from None
 
 
 def whole_number(number: Any, name: str, least: int = 0) -> int:

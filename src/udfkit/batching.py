@@ -10,6 +10,7 @@ import numpy as np
 
 from udfkit import device as devices
 from udfkit import moves
+from udfkit.arguments import check_flag
 from udfkit.casting import cast_exactly, check_real, warn_cast
 from udfkit.device import DeviceDescriptor
 from udfkit.device_batches import from_device_array, from_device_list, from_device_ragged
@@ -75,6 +76,8 @@ def sanitize_batch(
     >>> value.mask.tolist()
     [[2, 1, 1], [2, 0, 0]]
     """
+    if copy is not True:
+        copy = check_flag(copy, "copy")
     return make_value(var, batch, seq_starts, device, copy=copy, pad_now=True, warn=True)
 
 

@@ -65,7 +65,9 @@ def bucket_batches(
     >>> [[batch.tolist() for batch in batches[rank::2]] for rank in range(2)]
     [[[0], [1]], [[2, 3], [4]]]
     """
-    given = np.asarray(lengths, np.int64 if len(lengths) == 0 else None)
+    given = np.asarray(lengths)
+    if given.shape == (0,):
+        given = np.empty(0, np.int64)
     if given.ndim != 1 or given.dtype.kind not in "iu":
         raise ValueError(
             f"lengths are {given.dtype} of shape {shape_text(given.shape)}, expected a vector of "
@@ -84,7 +86,7 @@ def bucket_batches(
             f"multiple_of={factor}; raise max_cells, or truncate it"
         )
     steps = -(-given.astype(np.int64) // factor) * factor
-    bits = None if seed is None else np.random.PCG64(seed)
+    bits = _bits(seed)
     order = _mixed((len(given),), bits)
     order = order[np.argsort(-steps[order], kind="stable")]
     batches = []
@@ -97,6 +99,16 @@ def bucket_batches(
     _complete_last_step(batches, steps, world)
     first = world * _mixed((len(batches) // world, 1), bits, axis=0)
     return [batches[k] for k in (first + _mixed((len(first), world), bits)).ravel()]
+
+
+def _bits(seed: Any) -> np.random.PCG64 | None:
+    try:
+        return None if seed is None else np.random.PCG64(seed)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"seed is {seed!r}, expected an integer of at least 0, or several: pass 0, or "
+            f"(seed, epoch)"
+        ) from None
 
 
 def _complete_last_step(batches: list[np.ndarray], steps: np.ndarray, world: int) -> None:

@@ -7,6 +7,7 @@ import sys
 import threading
 import warnings
 import weakref
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ __all__ = [
     "cast_exactly",
     "check_dtype",
     "check_real",
+    "exact_integers",
     "is_bfloat16",
     "is_floating",
     "warn_cast",
@@ -42,6 +44,8 @@ if hasattr(os, "register_at_fork"):
 
 def check_dtype(dtype: Any) -> np.dtype:
     """Return ``dtype`` as a native NumPy dtype, or raise TypeError if samples cannot have it."""
+    if dtype is None:
+        raise TypeError("dtype is None, expected a NumPy dtype: pass one, such as np.float32")
     try:
         checked = np.dtype(dtype).newbyteorder("=")
     except TypeError:
@@ -180,6 +184,42 @@ def _round_trips(array: np.ndarray, cast: np.ndarray) -> np.ndarray:
         return inside & (back == array)
     info = np.iinfo(target)
     return (array >= info.min) & (array <= info.max)
+
+
+def exact_integers(item: Any, array: np.ndarray, where: str) -> np.ndarray:
+    """Return ``array``, what NumPy read ``item`` as, or one in which no integer is rounded.
+
+    Raises
+    ------
+    ValueError
+        For an integer that no dtype holds exactly beside the other numbers.
+    """
+    if array.dtype != np.float64 or not np.abs(array).max(initial=0.0) >= 2.0**53:
+        return array
+    leaves = list(_leaves(item))
+    rounded = [n for n in leaves if isinstance(n, int) and int(float(n)) != n]
+    if not rounded:
+        return array
+    if all(isinstance(n, int) for n in leaves):
+        for dtype in (np.int64, np.uint64):
+            info = np.iinfo(dtype)
+            if info.min <= min(leaves) and max(leaves) <= info.max:
+                return np.array(leaves, dtype).reshape(array.shape)
+    raise ValueError(
+        f"{where} holds the integer {rounded[0]}, which no dtype can hold exactly beside the other "
+        f"numbers: pass an array of the dtype you mean"
+    )
+
+
+def _leaves(item: Any) -> Iterator[Any]:
+    """Yield the numbers of nested lists and arrays as Python numbers, in C order."""
+    if isinstance(item, (list, tuple)):
+        for part in item:
+            yield from _leaves(part)
+    elif isinstance(item, (int, float)):
+        yield item
+    else:
+        yield from np.asarray(item).ravel().tolist()
 
 
 def _cast_bfloat16(array: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:

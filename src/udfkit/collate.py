@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from udfkit.casting import cast_exactly, check_dtype
+from udfkit.casting import cast_exactly, check_dtype, exact_integers
 from udfkit.items import host_array, refuse_gpu
-from udfkit.padding import pad
+from udfkit.padding import check_options, pad
 
 __all__ = ["Collate", "PaddedBatch"]
 
@@ -76,6 +76,7 @@ class Collate:
             )
         if isinstance(stack, str):
             raise TypeError(f"stack is the string {stack!r}: pass a list of fields")
+        check_options(**options)
         self.stack = tuple(stack)
         self.arrays = arrays
         self.padding_value = padding_value
@@ -101,6 +102,10 @@ class Collate:
         ValueError, TypeError
             With the field, and the index of the sample, that does not fit.
         """
+        if isinstance(samples, Mapping) or not isinstance(samples, Iterable):
+            raise TypeError(
+                f"samples is a {type(samples).__name__}, expected a list with one sample an item"
+            )
         samples = list(samples)
         if not samples:
             raise ValueError("there are no samples: pass at least one")
@@ -112,6 +117,7 @@ class Collate:
                         f"sample {k} has fields {_fields(sample)}, sample 0 has {_fields(first)}: "
                         f"all need the same"
                     )
+            self._check_names(first)
             return {name: self._field(name, [s[name] for s in samples]) for name in first}
         if isinstance(first, tuple):
             for k, sample in enumerate(samples):
@@ -120,11 +126,27 @@ class Collate:
                         f"sample {k} has fields {_fields(sample)}, sample 0 has {_fields(first)}: "
                         f"all need the same"
                     )
+            self._check_names(range(len(first)))
             fields = [
                 self._field(k, list(column)) for k, column in enumerate(zip(*samples, strict=True))
             ]
             return type(first)(*fields) if hasattr(first, "_fields") else tuple(fields)
+        self._check_names(())
         return self._field(None, samples)
+
+    def _check_names(self, fields: Collection[Any]) -> None:
+        """Raise ValueError for an option of a field that the samples do not have."""
+        given = {"padding_value": self.padding_value, "dtype": self.dtype, "stack": self.stack}
+        for option, names in given.items():
+            if not isinstance(names, (Mapping, tuple)):
+                continue
+            unknown = [name for name in names if name not in fields]
+            if unknown:
+                have = f"the fields {list(fields)}" if fields else "no fields"
+                raise ValueError(
+                    f"{option} names the field {unknown[0]!r}, but the samples have {have}: "
+                    f"correct it, or leave it out"
+                )
 
     def _field(self, name: Any, items: list[Any]) -> Any:
         tensor = getattr(sys.modules.get("torch"), "Tensor", ())
@@ -200,5 +222,7 @@ def _stack(items: list[Any], dtype: Any) -> np.ndarray:
                 f"sample {k} has shape {array.shape}, sample 0 has {arrays[0].shape}: arrays that "
                 f"are stacked need one shape; leave the field out of stack to pad it"
             )
-    stacked = np.stack(arrays)
-    return stacked if dtype is None else cast_exactly(stacked, check_dtype(dtype), "the batch")
+    if dtype is not None:
+        wanted = check_dtype(dtype)
+        return np.stack([cast_exactly(a, wanted, f"sample {k}") for k, a in enumerate(arrays)])
+    return exact_integers(arrays, np.stack(arrays), "the batch")

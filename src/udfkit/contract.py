@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CONTRACTS", "Call", "Contract", "contract_of"]
+__all__ = ["CONTRACTS", "Call", "Contract", "check_layout", "contract_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,12 @@ CONTRACTS: dict[str, Contract] = {
         missing_is_zero=True,
     ),
 }
+
+
+def check_layout(layout: Any) -> None:
+    """Raise ValueError for a layout that user code cannot be given."""
+    if layout not in ("list", "ragged"):
+        raise ValueError(f"layout {layout!r} is not known: use 'list' or 'ragged'")
 
 
 def contract_of(name: Any) -> Contract:

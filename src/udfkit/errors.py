@@ -47,11 +47,12 @@ def padded_size_error(
     rows: int, steps: int, sample_bytes: int, total: int, limit: int
 ) -> PaddedSizeError:
     """Build the error for a padded batch of ``rows * steps`` cells that is over the limit."""
-    needed = rows * steps * sample_bytes
     cells = rows * steps
+    needed = cells * (sample_bytes or 1)
+    what = "padded batch" if sample_bytes else "mask of the padded batch"
     waste = 100.0 * (1.0 - total / cells) if cells else 0.0
     return PaddedSizeError(
-        f"the padded batch would take {needed:,} bytes (B={rows:,} rows x T={steps:,} steps x "
+        f"the {what} would take {needed:,} bytes (B={rows:,} rows x T={steps:,} steps x "
         f"{sample_bytes:,} bytes a sample), of which {waste:.1f} % is padding; the limit is "
         f"{limit:,} bytes (UDFKIT_MAX_BYTES, by default the memory of this machine). Use the "
         f"ragged form (udfkit.Ragged.from_list, layout='ragged'), smaller batches, or sequences "

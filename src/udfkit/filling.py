@@ -25,6 +25,7 @@ cpu_padding = lazy("cpu_padding", globals())
 pyobjects = lazy("pyobjects", globals())
 
 INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
 
 
 class Pieces(NamedTuple):
@@ -241,6 +242,8 @@ def fill_rows(
     ([[4, 5, 6], [1, 2, 3]], [[1, 1, 2], [2, 1, 1]])
     """
     steps = whole_number(row_length, "row_length")
+    if steps > INT64_MAX:
+        raise ValueError(f"row_length is {steps}, expected an integer of at most {INT64_MAX}")
     source = read_source(batch, dtype, sample_shape)
     rows = source.rows
     if rows.longest > steps and not (split and steps):
@@ -254,6 +257,8 @@ def fill_rows(
     if source.starts is not None:
         continued |= ~source.starts[pieces.source]
     count, pieces, continued = _place(pieces, continued, steps)
+    size = rows.dtype.itemsize * prod(rows.sample_shape)
+    memory.check_size(count, steps, size, rows.lengths)
     mask = _mask(pieces, continued, count, steps)
     data = _data(rows, pieces, count, steps)
     cells = pieces.row * steps + pieces.column
@@ -311,7 +316,6 @@ def _mask(pieces: Pieces, continued: np.ndarray, count: int, steps: int) -> np.n
 
 def _data(rows: Rows, pieces: Pieces, count: int, steps: int) -> np.ndarray:
     size = rows.dtype.itemsize * prod(rows.sample_shape)
-    memory.check_size(count, steps, size, rows.lengths)
     data, zeroed = memory.zeros_or_empty((count, steps, *rows.sample_shape), rows.dtype)
     base = pyobjects.address(data)
     if not zeroed:

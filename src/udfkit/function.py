@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from udfkit.arguments import check_flag, check_name
-from udfkit.contract import contract_of
+from udfkit.contract import check_layout, contract_of
 from udfkit.device import DeviceDescriptor
 from udfkit.dispatch import run_backward, run_forward
 from udfkit.plain import evaluate, gradients
@@ -95,8 +95,7 @@ class UserFunction:
         self.name = check_name(name) or f"UserDefinedFunction{next(_numbers)}"
         self._outputs: tuple[Variable, ...] | None = None
         rules = contract_of(self.contract)
-        if self.layout not in ("list", "ragged"):
-            raise ValueError(f"layout {self.layout!r} is not known: use 'list' or 'ragged'")
+        check_layout(self.layout)
         if not self.as_numpy and not rules.values_allowed:
             raise ValueError(
                 f"as_numpy=False is not part of contract {self.contract!r}: use as_numpy=True, or "

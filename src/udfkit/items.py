@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from udfkit.casting import check_real
+from udfkit.casting import check_real, exact_integers
 from udfkit.errors import WHAT_A_BATCH_CAN_BE, DeviceError, shape_text
 from udfkit.variable import FreeDimension
 
@@ -113,9 +113,16 @@ def host_array(obj: Any, where: str) -> np.ndarray | None:
         if _has_buffer(obj) or hasattr(obj, "__array__"):
             return np.asarray(obj)
     except Exception as error:
+        library = type(obj).__module__
+        cure = "convert it to a NumPy array first"
+        if library.partition(".")[0] == "torch":
+            cure += (
+                "; for a nested tensor take udfkit.Ragged.from_torch, and for bfloat16, which "
+                "NumPy has not, udfkit.torch.apply or tensor.float()"
+            )
         raise TypeError(
-            f"{where}, a {type(obj).__module__}.{type(obj).__name__}, cannot be read as an array "
-            f"({type(error).__name__}: {error}): convert it to a NumPy array first"
+            f"{where}, a {library}.{type(obj).__name__}, cannot be read as an array "
+            f"({type(error).__name__}: {error}): {cure}"
         ) from error
     return None
 
@@ -138,8 +145,8 @@ def read_item(item: Any, where: str) -> tuple[np.ndarray | None, bool]:
         return plain_array(item, where), False
     if is_scipy_sparse(item):
         raise TypeError(
-            f"{where} is a sparse matrix beside dense ones: convert it with toarray(), or make "
-            f"every sequence a CSR matrix"
+            f"{where} is a sparse matrix, expected a dense array: convert it with toarray(); only "
+            f"udfkit.sanitize_batch takes CSR matrices, where every sequence is one"
         )
     if isinstance(item, Sequence) and not isinstance(item, (str, bytes, bytearray)):
         parts = tuple(item)  # another thread may change a list meanwhile
@@ -164,7 +171,7 @@ def _first_leaf(item: Any) -> Any:
 
 
 def plain_array(item: Any, where: str) -> np.ndarray:
-    """Read Python numbers, nested evenly, into an array that holds them exactly.
+    """Read numbers and small arrays, nested evenly, into an array that holds integers exactly.
 
     Raises
     ------
@@ -188,30 +195,12 @@ def plain_array(item: Any, where: str) -> np.ndarray:
             f"numbers that fit 64 bits, nested evenly"
         )
     check_real(array.dtype, where)
-    if array.dtype == np.float64 and np.abs(array).max(initial=0.0) >= 2.0**53:
-        return _exact_integers(item, array, where)
-    return array
+    return exact_integers(item, array, where)
 
 
-def _exact_integers(item: Any, array: np.ndarray, where: str) -> np.ndarray:
-    """Return what NumPy read as float64 without rounding a Python integer."""
-    leaves: list[Any] = []
-    waiting = [item]
-    while waiting:
-        part = waiting.pop()
-        waiting.extend(part) if isinstance(part, (list, tuple)) else leaves.append(part)
-    rounded = [n for n in leaves if isinstance(n, int) and int(float(n)) != n]
-    if not rounded:
-        return array
-    if all(isinstance(n, int) and 0 <= n < 2**64 for n in leaves):
-        return np.array(item, np.uint64)
-    raise ValueError(
-        f"{where} holds the integer {rounded[0]}, which no dtype can hold exactly beside the other "
-        f"numbers: pass an array of the dtype you mean"
-    )
-
-
-def as_sequence(array: np.ndarray, shape: tuple[int, ...], where: str) -> np.ndarray:
+def as_sequence(
+    array: np.ndarray, shape: tuple[int, ...], where: str, one_sample: bool = False
+) -> np.ndarray:
     """Return ``array`` as a sequence (length, *shape); an array of shape ``shape`` is one step.
 
     Raises
@@ -231,8 +220,8 @@ def as_sequence(array: np.ndarray, shape: tuple[int, ...], where: str) -> np.nda
         return array[np.newaxis]
     if shape == (1,) and array.ndim == 1:
         return array[:, np.newaxis]
+    wanted = f"{shape_text(('length', *shape))} or {shape_text(shape)} for one step"
     raise ValueError(
         f"{where} has shape {shape_text(array.shape)}, which does not fit the sample shape "
-        f"{shape_text(shape)}: expected {shape_text(('length', *shape))} "
-        f"or {shape_text(shape)} for one step"
+        f"{shape_text(shape)}: expected {shape_text(shape) if one_sample else wanted}"
     )

@@ -10,7 +10,7 @@ import numpy as np
 from udfkit import moves
 from udfkit.errors import shape_text
 
-__all__ = ["Layout", "all_new", "check_starts", "no_starts", "read_layout"]
+__all__ = ["Layout", "all_new", "check_offsets", "check_starts", "no_starts", "read_layout"]
 
 
 def all_new(count: int) -> np.ndarray:
@@ -18,6 +18,44 @@ def all_new(count: int) -> np.ndarray:
     starts = np.ones(count, np.bool_)
     starts.flags.writeable = False
     return starts
+
+
+def check_offsets(offsets: Any, total: int, trim: bool) -> np.ndarray:
+    """Return offsets as int64, copied; ValueError with the position of the first bad one."""
+    given = np.asarray(offsets)
+    if given.ndim != 1 or given.dtype.kind not in "iu":
+        raise ValueError(
+            f"offsets must be a vector of integers, not {given.dtype} of shape "
+            f"{shape_text(given.shape)}: B + 1 positions, the first 0"
+        )
+    if len(given) == 0:
+        raise ValueError("offsets are empty: expected B + 1 positions, [0] for an empty batch")
+    if given.dtype == np.uint64 and (given > np.uint64(2**63 - 1)).any():
+        k = int(np.flatnonzero(given > np.uint64(2**63 - 1))[0])
+        raise ValueError(f"offset {given[k]} at position {k} exceeds int64: use smaller offsets")
+    checked = np.array(given, dtype=np.int64)
+    if checked[0] != 0:
+        raise ValueError(f"offset {checked[0]} at position 0: the first offset must be 0")
+    down = np.flatnonzero(checked[1:] < checked[:-1])
+    if len(down):
+        k = int(down[0]) + 1
+        raise ValueError(
+            f"offset {checked[k]} at position {k} is below {checked[k - 1]} before it: offsets "
+            f"must not decrease"
+        )
+    over = np.flatnonzero(checked > total)
+    if len(over):
+        k = int(over[0])
+        raise ValueError(
+            f"offset {checked[k]} at position {k} overruns the {total} values: offsets must end at "
+            f"the number of values"
+        )
+    if checked[-1] != total and not trim:
+        raise ValueError(
+            f"offset {checked[-1]} at position {len(checked) - 1} leaves "
+            f"{total - checked[-1]} of {total} values unused: pass trim=True if that is meant"
+        )
+    return checked
 
 
 def check_starts(starts: Any, count: int, name: str = "seq_starts") -> np.ndarray | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from udfkit import memory, threads
 from udfkit.arguments import whole_number
-from udfkit.casting import cast_exactly, check_real
+from udfkit.casting import cast_exactly, check_real, is_bfloat16
 from udfkit.errors import shape_text
 from udfkit.items import host_array
 from udfkit.kernels import lazy
@@ -18,7 +18,7 @@ from udfkit.rows import Rows
 from udfkit.sources import Source, pad_plainly, read_source
 from udfkit.unpadding import Padded, Side, unpad
 
-__all__ = ["Overflow", "Padded", "pad", "unpad"]
+__all__ = ["Overflow", "Padded", "check_options", "pad", "unpad"]
 
 Overflow = Literal["error", "truncate_left", "truncate_right"]
 
@@ -120,14 +120,8 @@ def pad(  # noqa: PLR0913 - every option that people ask for, all by keyword
         will_pad=overflow == "error",
     )
     rows = source.rows
-    if side is None:
-        side = source.side
-    elif side not in ("left", "right"):
-        raise ValueError(f"side is {side!r}, expected 'left' or 'right'")
-    if overflow not in ("error", "truncate_left", "truncate_right"):
-        raise ValueError(
-            f"overflow is {overflow!r}, expected 'error', 'truncate_left' or 'truncate_right'"
-        )
+    _check_choices(side, overflow)
+    side = source.side if side is None else side
     if out is not None or mask_out is not None:
         steps = _steps_of(mask_out, _steps_of(out, steps, "out"), "mask_out")
     asked = (steps, max_length, multiple_of, buckets)
@@ -141,6 +135,28 @@ def pad(  # noqa: PLR0913 - every option that people ask for, all by keyword
     if type(padding_value) is not int or padding_value != 0:
         filling = _filling(padding_value, rows)
     return _fill(source, rows, side, steps, filling, (out, mask_out))
+
+
+def check_options(
+    side: Any = None,
+    overflow: Any = "error",
+    steps: Any = None,
+    max_length: Any = None,
+    multiple_of: Any = None,
+    buckets: Any = None,
+) -> None:
+    """Raise ValueError for options of `pad` that no batch could be padded with."""
+    _check_choices(side, overflow)
+    _choose_steps(0, 0, steps, max_length, multiple_of, buckets)
+
+
+def _check_choices(side: Any, overflow: Any) -> None:
+    if side not in (None, "left", "right"):
+        raise ValueError(f"side is {side!r}, expected 'left' or 'right'")
+    if overflow not in ("error", "truncate_left", "truncate_right"):
+        raise ValueError(
+            f"overflow is {overflow!r}, expected 'error', 'truncate_left' or 'truncate_right'"
+        )
 
 
 _NOTHING_ASKED = (None, None, None, None)
@@ -241,6 +257,8 @@ def _choose_steps(
         fixed = whole_number(steps, "steps")
         return (fixed if cap is None else min(cap, fixed)), fixed
     if buckets is not None:
+        if not isinstance(buckets, (Sequence, np.ndarray)) or isinstance(buckets, str):
+            raise ValueError(f"buckets is {buckets!r}, expected a list of lengths: pass [8, 16]")
         sizes = sorted(whole_number(size, f"buckets[{k}]") for k, size in enumerate(buckets))
         if not sizes:
             raise ValueError("buckets is empty: pass at least one length")
@@ -281,7 +299,7 @@ def _filling(value: Any, rows: Rows) -> tuple[int, int, object]:
         )
     check_real(given.dtype, "padding_value")
     try:
-        item = cast_exactly(given, rows.dtype, "padding_value")
+        item = _cast_padding(given, rows.dtype)
     except ValueError:
         raise ValueError(
             f"padding_value {given.item()!r} cannot be held by dtype {rows.dtype}: choose one that "
@@ -292,6 +310,19 @@ def _filling(value: Any, rows: Rows) -> tuple[int, int, object]:
         return 0, raw[0], None
     block = np.frombuffer(raw * (BLOCK_BYTES // len(raw)), np.uint8)
     return pyobjects.address(block), len(block), block
+
+
+def _cast_padding(given: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Cast one number by the rules of `cast_exactly`, to bfloat16 too."""
+    if not is_bfloat16(dtype) or given.dtype == dtype:
+        return cast_exactly(given, dtype, "padding_value")
+    with np.errstate(all="ignore"):
+        cast = given.astype(dtype)
+    wide = float(cast)
+    rounded = wide != given.item() if given.dtype.kind in "biu" else np.isinf(wide)
+    if rounded and not np.isinf(given):
+        raise ValueError("padding_value")
+    return cast
 
 
 def _check_outs(

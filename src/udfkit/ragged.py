@@ -8,13 +8,14 @@ from typing import Any, overload
 import numpy as np
 
 from udfkit import moves
+from udfkit.arguments import check_flag, check_sample_shape
 from udfkit.casting import check_dtype, check_real
 from udfkit.device import DeviceDescriptor, cpu, resolve
 from udfkit.errors import DeviceError, shape_text
 from udfkit.items import host_array, may_be_on_gpu, refuse_non_batch
 from udfkit.kernels import lazy
-from udfkit.layout import all_new, check_starts
-from udfkit.ragged_interop import Interop
+from udfkit.layout import all_new, check_offsets, check_starts
+from udfkit.ragged_interop import Interop, same_device
 from udfkit.rows import read_rows
 
 __all__ = ["Ragged"]
@@ -23,43 +24,6 @@ cuda_sharing = lazy("cuda_sharing", globals())
 
 _OPAQUE = np.dtype("V2")
 """What bfloat16 is in interfaces that have no name for it."""
-
-
-def _check_offsets(offsets: Any, total: int, trim: bool) -> np.ndarray:
-    given = np.asarray(offsets)
-    if given.ndim != 1 or given.dtype.kind not in "iu":
-        raise ValueError(
-            f"offsets must be a vector of integers, not {given.dtype} of shape "
-            f"{shape_text(given.shape)}: B + 1 positions, the first 0"
-        )
-    if len(given) == 0:
-        raise ValueError("offsets are empty: expected B + 1 positions, [0] for an empty batch")
-    if given.dtype == np.uint64 and (given > np.uint64(2**63 - 1)).any():
-        k = int(np.flatnonzero(given > np.uint64(2**63 - 1))[0])
-        raise ValueError(f"offset {given[k]} at position {k} exceeds int64: use smaller offsets")
-    checked = np.array(given, dtype=np.int64)
-    if checked[0] != 0:
-        raise ValueError(f"offset {checked[0]} at position 0: the first offset must be 0")
-    down = np.flatnonzero(checked[1:] < checked[:-1])
-    if len(down):
-        k = int(down[0]) + 1
-        raise ValueError(
-            f"offset {checked[k]} at position {k} is below {checked[k - 1]} before it: offsets "
-            f"must not decrease"
-        )
-    over = np.flatnonzero(checked > total)
-    if len(over):
-        k = int(over[0])
-        raise ValueError(
-            f"offset {checked[k]} at position {k} overruns the {total} values: offsets must end at "
-            f"the number of values"
-        )
-    if checked[-1] != total and not trim:
-        raise ValueError(
-            f"offset {checked[-1]} at position {len(checked) - 1} leaves "
-            f"{total - checked[-1]} of {total} values unused: pass trim=True if that is meant"
-        )
-    return checked
 
 
 class Ragged(Interop, Sequence[np.ndarray]):
@@ -114,7 +78,7 @@ class Ragged(Interop, Sequence[np.ndarray]):
             check_real(array.dtype, "values of a Ragged")
         if len(array.shape) == 0:
             raise ValueError("values of a Ragged have shape (): expected (total, *sample_shape)")
-        self._offsets = _check_offsets(offsets, array.shape[0], trim)
+        self._offsets = check_offsets(offsets, array.shape[0], check_flag(trim, "trim"))
         self._starts = check_starts(starts, len(self), "starts")
         self._lengths: np.ndarray | None = None
         if self._gpu is not None:
@@ -205,11 +169,9 @@ class Ragged(Interop, Sequence[np.ndarray]):
                 f"batch is a {type(batch).__name__}, expected a list or tuple with one array a "
                 f"sequence"
             )
-        if isinstance(sample_shape, int):
-            sample_shape = (sample_shape,)
         rows = read_rows(
             batch,
-            None if sample_shape is None else tuple(sample_shape),
+            check_sample_shape(sample_shape),
             None if dtype is None else check_dtype(dtype),
         )
         offsets = moves.offsets_of(rows.lengths)
@@ -226,7 +188,17 @@ class Ragged(Interop, Sequence[np.ndarray]):
         >>> udfkit.Ragged.concat([a, b]).offsets.tolist()
         [0, 1, 3, 3, 4]
         """
+        if isinstance(batches, Ragged) or not isinstance(batches, Iterable):
+            raise TypeError(
+                f"batches is a {type(batches).__name__}, expected a list of Ragged: pass [batch]"
+            )
         parts = list(batches)
+        for k, part in enumerate(parts):
+            if not isinstance(part, Ragged):
+                raise TypeError(
+                    f"batch {k} is a {type(part).__name__}, expected a Ragged: make one with "
+                    f"udfkit.Ragged.from_list"
+                )
         if not parts:
             raise ValueError("concat of no batches: pass at least one Ragged")
         first = parts[0]
@@ -340,9 +312,14 @@ class Ragged(Interop, Sequence[np.ndarray]):
         [[2, 3], [1], [2, 3]]
         """
         self._needs_host("take")
-        chosen = np.asarray(indices, dtype=np.int64 if len(indices) == 0 else None)
+        chosen = np.asarray(indices)
+        if chosen.shape == (0,):
+            chosen = np.empty(0, np.int64)
         if chosen.ndim != 1 or chosen.dtype.kind not in "iu":
-            raise TypeError(f"indices must be a vector of integers, not {chosen.dtype}")
+            raise TypeError(
+                f"indices are {chosen.dtype} of shape {shape_text(chosen.shape)}, expected a "
+                f"vector of integers: pass a list such as [2, 0]"
+            )
         lengths = self.lengths[chosen]
         offsets = moves.offsets_of(lengths)
         shift = np.repeat(self.offsets[:-1][chosen] - offsets[:-1], lengths)
@@ -353,6 +330,8 @@ class Ragged(Interop, Sequence[np.ndarray]):
     def with_values(self, values: Any) -> Ragged:
         """Return a Ragged of the same lengths and starts with other values, (total, any shape).
 
+        The values must be on the device of this batch: an array elsewhere is a DeviceError.
+
         Examples
         --------
         >>> import udfkit
@@ -360,7 +339,7 @@ class Ragged(Interop, Sequence[np.ndarray]):
         >>> r.with_values(r.values * 10)[0].tolist()
         [10.0, 20.0]
         """
-        return Ragged(values, self.offsets, self._starts)
+        return same_device(Ragged(values, self.offsets, self._starts), self)
 
     def equals(self, other: Any) -> bool:
         """Whether lengths, starts, dtype, sample shape and the bytes of all samples are equal."""

@@ -141,7 +141,7 @@ def _read_odd(
         array, typed = read_item(items[k], where(k))
         if array is None:
             array = np.empty((0, *shape), dtype)
-        array = as_sequence(array, shape, where(k))
+        array = as_sequence(array, shape, where(k), one_sample)
         lengths[k] = len(array)
         found[k] = array, typed
     rows.longest = int(lengths.max())

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from udfkit import moves
+from udfkit.arguments import check_sample_shape
 from udfkit.casting import check_dtype, check_real
 from udfkit.errors import WHAT_A_BATCH_CAN_BE, DeviceError, shape_text
 from udfkit.items import host_array, is_scipy_sparse, refuse_non_batch
@@ -73,10 +74,7 @@ def read_source(
             return Source(rows)
     if dtype is not None:
         dtype = check_dtype(dtype)
-    if isinstance(sample_shape, int):
-        sample_shape = (sample_shape,)
-    elif sample_shape is not None:
-        sample_shape = tuple(sample_shape)
+    sample_shape = check_sample_shape(sample_shape)
     read = _READERS.get(type(batch)) or next(
         (read for kind, read in _READERS.items() if isinstance(batch, kind)), None
     )

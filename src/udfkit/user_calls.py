@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from udfkit.contract import Call, contract_of
+from udfkit.contract import Call, check_layout, contract_of
 from udfkit.device import DeviceDescriptor
 from udfkit.results import CallRecord
 from udfkit.state import BackPropState, UserBackPropState
@@ -49,8 +49,10 @@ def for_user(function: UserFunction, value: Value, variable: Variable) -> Any:
     """Return a Value as user code gets it."""
     if not function.as_numpy:
         return value
-    if function.layout == "ragged" and variable.kind == "sequence":
-        return value.ragged()
+    if function.layout != "list":
+        check_layout(function.layout)
+        if variable.kind == "sequence":
+            return value.ragged()
     return value._sequences(variable.kind)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from udfkit.arguments import check_flag, check_name
-from udfkit.casting import cast_exactly, check_dtype, is_bfloat16, is_floating
+from udfkit.casting import cast_exactly, check_dtype, exact_integers, is_bfloat16, is_floating
 from udfkit.errors import shape_text
 
 __all__ = [
@@ -249,7 +249,7 @@ def _real_array(value: Any, where: str) -> np.ndarray:
         raise ValueError(f"{where} is a nested list whose parts differ in shape") from None
     if array.dtype.kind not in "biuf" and not is_bfloat16(array.dtype):
         raise TypeError(f"{where} is {value!r}, expected real numbers")
-    return array
+    return exact_integers(value, array, where)
 
 
 class _Valued(Variable):

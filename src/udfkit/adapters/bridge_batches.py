@@ -10,8 +10,7 @@ import numpy as np
 from udfkit import moves
 from udfkit.device import cpu
 from udfkit.kernels import lazy
-from udfkit.layout import Layout
-from udfkit.ragged import _check_offsets
+from udfkit.layout import Layout, check_offsets
 from udfkit.value import Value
 
 __all__ = [
@@ -143,7 +142,7 @@ def layout_of_offsets(numbers: np.ndarray, total: int) -> Layout:
         layout = layout_at(pyobjects.address(numbers), len(numbers) - 1, total, offsets=True)
     if layout is not None:
         return layout
-    checked = _check_offsets(numbers, total, trim=True)
+    checked = check_offsets(numbers, total, trim=True)
     if checked[-1] != total:
         raise ValueError(
             f"the last offset is {checked[-1]}, but there are {total} values: pass those in front "
