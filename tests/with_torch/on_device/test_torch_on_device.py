@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence
+from torch_batches import FORMS, TOTAL, SquareOnDevice, given_in, parts_of
 
 import adapted_functions as adapted
 import udfkit
 import udfkit.torch
-from torch_batches import FORMS, TOTAL, SquareOnDevice, given_in, parts_of
 
 KINDS = [adapted.Square, adapted.SquareRagged, SquareOnDevice]
 

@@ -8,11 +8,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from torch_batches import FORMS, LENGTHS, TOTAL, SquareOnDevice, given_in, parts_of
 
 import adapted_functions as adapted
 import udfkit
 import udfkit.torch
-from torch_batches import FORMS, LENGTHS, TOTAL, SquareOnDevice, given_in, parts_of
 from udfkit.adapters import torch_device
 from udfkit.adapters.torch_call import Differentiable
 from udfkit.adapters.torch_forms import read
