@@ -37,14 +37,6 @@ it past the caches."""
 
 
 @kernel
-def _copy(target, source, count, way):
-    if way == STREAM:
-        streaming.copy(target, source, count)
-    else:
-        memcpy(target, source, count)
-
-
-@kernel
 def _clear(target, count, way):
     if way == STREAM:
         streaming.clear(target, count)
@@ -59,7 +51,7 @@ def rows_to_padded(first, last, pointers, lengths, sample_bytes, steps, way, out
     for i in range(first, last):
         valid = lengths[i] * sample_bytes
         row = out + i * row_bytes
-        _copy(row, pointers[i], valid, way)
+        streaming.copy_as(way == STREAM, row, pointers[i], valid)
         _clear(row + valid, row_bytes - valid, way)
     if way == STREAM:
         fence()
@@ -71,7 +63,7 @@ def rows_to_ragged(first, last, pointers, offsets, sample_bytes, way, out):
     for i in range(first, last):
         begin = offsets[i]
         used = (offsets[i + 1] - begin) * sample_bytes
-        _copy(out + begin * sample_bytes, pointers[i], used, way)
+        streaming.copy_as(way == STREAM, out + begin * sample_bytes, pointers[i], used)
     if way == STREAM:
         fence()
 
@@ -84,7 +76,7 @@ def ragged_to_padded(first, last, values, offsets, sample_bytes, steps, way, out
         begin = offsets[i] * sample_bytes
         valid = offsets[i + 1] * sample_bytes - begin
         row = out + i * row_bytes
-        _copy(row, values + begin, valid, way)
+        streaming.copy_as(way == STREAM, row, values + begin, valid)
         _clear(row + valid, row_bytes - valid, way)
     if way == STREAM:
         fence()
@@ -97,7 +89,7 @@ def padded_to_ragged(first, last, data, offsets, sample_bytes, steps, way, out):
     for i in range(first, last):
         begin = offsets[i] * sample_bytes
         used = offsets[i + 1] * sample_bytes - begin
-        _copy(out + begin, data + i * row_bytes, used, way)
+        streaming.copy_as(way == STREAM, out + begin, data + i * row_bytes, used)
     if way == STREAM:
         fence()
 

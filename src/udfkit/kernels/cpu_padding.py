@@ -42,14 +42,6 @@ STREAM = -2
 
 
 @kernel
-def _copy(target, source, count, block):
-    if block == STREAM:
-        streaming.copy(target, source, count)
-    else:
-        memcpy(target, source, count)
-
-
-@kernel
 def _fill(target, block, extent, count):
     """Fill ``count`` bytes: with the byte ``extent``, or by copies of a block of so many bytes."""
     if block == STREAM:
@@ -96,7 +88,7 @@ def pad_rows(
         valid = load_i64(lengths + 8 * i) * sample_bytes
         rest = row_bytes - valid
         row = out + i * row_bytes
-        _copy(row + left * rest, load_i64(pointers + 8 * i), valid, block)
+        streaming.copy_as(block == STREAM, row + left * rest, load_i64(pointers + 8 * i), valid)
         if block != LEAVE:
             _fill(row + (1 - left) * valid, block, extent, rest)
     if block == STREAM:
@@ -153,12 +145,14 @@ def offsets_in_rows(count, lengths, steps, offsets):
 
 @driver(f"void({', '.join(['int64'] * 9)})", nogil=True)
 def unpad_rows(first, last, data, offsets, sample_bytes, steps, left, block, out):
-    """Copy the samples of padded row i to flat position ``offsets[i]``; see ``_copy``."""
+    """Copy the samples of row i to flat position ``offsets[i]``; ``block`` is 0 or ``STREAM``."""
     row_bytes = steps * sample_bytes
     for i in range(first, last):
         begin = load_i64(offsets + 8 * i) * sample_bytes
         valid = load_i64(offsets + 8 * i + 8) * sample_bytes - begin
-        _copy(out + begin, data + i * row_bytes + left * (row_bytes - valid), valid, block)
+        streaming.copy_as(
+            block == STREAM, out + begin, data + i * row_bytes + left * (row_bytes - valid), valid
+        )
     if block == STREAM:
         fence()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from udfkit.kernels.intrinsics import memcpy, memset, stream_line, stream_zeros
 from udfkit.kernels.jit import kernel
 
-__all__ = ["LINE", "clear", "copy"]
+__all__ = ["LINE", "clear", "copy", "copy_as"]
 
 LINE = 64
 """Bytes of one store; every target of one is a multiple of it."""
@@ -45,3 +45,12 @@ def clear(target, count):
     for i in range(lines):
         stream_zeros(to + LINE * i)
     memset(to + LINE * lines, 0, count - head - LINE * lines)
+
+
+@kernel
+def copy_as(past_caches, target, source, count):
+    """Copy ``count`` bytes, past the caches or through them."""
+    if past_caches:
+        copy(target, source, count)
+    else:
+        memcpy(target, source, count)
